@@ -148,7 +148,10 @@ typedef struct kiln_problem {
     };
 } kiln_problem;
 
-/* Makes a view of the rightmost axes of `tensor`: axis k of the tensor becomes axis first + k. Others: size 1, stride 0. */
+/* Stride of one axis of a public tensor, in elements: 0 for size 1, computed where strides are NULL. */
+int64_t kiln_tensor_stride(const kiln_tensor *tensor, int axis);
+
+/* A view in which axis k of `tensor` is axis first + k; the others have size 1, stride 0. NULL gives an absent view. */
 kiln_view kiln_view_of(const kiln_tensor *tensor, int first);
 
 /* Part i of a merge, as a view with the axes of `o` and `lse`. */

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * plugin.c: finds and loads the files that hold backends (kiln_<name>.so).
+ *
+ * Searched, in this order: the caller's folder, the folders of KILN_BACKEND_PATH, `kiln/` beside the library. Never the
+ * current directory. A file that cannot be used becomes an entry with the reason; it is never fatal. Nothing is ever
+ * closed: runtimes inside plug-ins (OpenMP, CUDA) do not survive it.
+ */
+#define _GNU_SOURCE /* dladdr, secure_getenv */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "registry.h"
+
+static int is_plugin(const struct dirent *file)
+{
+    size_t length = strlen(file->d_name);
+    return length > 8 && strncmp(file->d_name, "kiln_", 5) == 0 && strcmp(file->d_name + length - 3, ".so") == 0;
+}
+
+static void search_folder(const char *folder, void (*visit)(void *user, const char *path), void *user)
+{
+    struct dirent **files;
+    int count = folder[0] ? scandir(folder, &files, is_plugin, alphasort) : -1;
+    if (count < 0)
+        return;
+    for (int i = 0; i < count; i++) {
+        char path[PATH_MAX];
+        if (snprintf(path, sizeof path, "%s/%s", folder, files[i]->d_name) < (int)sizeof path)
+            visit(user, path);
+        free(files[i]);
+    }
+    free(files);
+}
+
+/* `kiln/` beside the file that this code is in, or `../lib/kiln` for a program that has it linked in. */
+static void search_beside_library(void (*visit)(void *user, const char *path), void *user)
+{
+    static const char anchor = 0;
+    Dl_info here;
+    char real[PATH_MAX], folder[PATH_MAX + 16];
+    if (!dladdr(&anchor, &here) || !here.dli_fname || !realpath(here.dli_fname, real))
+        return;
+    char *slash = strrchr(real, '/');
+    if (!slash)
+        return;
+    *slash = '\0';
+    snprintf(folder, sizeof folder, "%s/kiln", real);
+    struct stat info;
+    if (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
+        snprintf(folder, sizeof folder, "%s/../lib/kiln", real);
+    search_folder(folder, visit, user);
+}
+
+void kiln_plugin_search(const char *plugin_path, void (*visit)(void *user, const char *path), void *user)
+{
+    if (plugin_path)
+        search_folder(plugin_path, visit, user);
+    const char *list = secure_getenv("KILN_BACKEND_PATH");
+    while (list && *list) {
+        size_t length = strcspn(list, ":");
+        char folder[PATH_MAX];
+        if (length < sizeof folder) {
+            memcpy(folder, list, length);
+            folder[length] = '\0';
+            search_folder(folder, visit, user);
+        }
+        list += length + (list[length] == ':');
+    }
+    search_beside_library(visit, user);
+}
+
+/* Name of the first slot that is required and empty, or NULL. */
+static const char *missing_slot(const kiln_backend *b)
+{
+    const struct {
+        bool filled;
+        const char *name;
+    } slots[] = {
+        {b->name, "name"},
+        {b->probe, "probe"},
+        {b->device_count, "device_count"},
+        {b->open, "open"},
+        {b->close, "close"},
+        {b->info, "info"},
+        {b->supports, "supports"},
+        {b->workspace, "workspace"},
+        {b->run, "run"},
+        {b->numerics, "numerics"},
+        {b->malloc, "malloc"},
+        {b->free, "free"},
+        {b->copy, "copy"},
+        {b->fill, "fill"},
+        {b->stream_create, "stream_create"},
+        {b->stream_destroy, "stream_destroy"},
+        {b->stream_synchronize, "stream_synchronize"},
+        {b->event_create, "event_create"},
+        {b->event_destroy, "event_destroy"},
+        {b->event_record, "event_record"},
+        {b->event_elapsed, "event_elapsed"},
+    };
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+        if (!slots[i].filled)
+            return slots[i].name;
+    return NULL;
+}
+
+void kiln_registry_probe(kiln_registry_entry *entry, const kiln_backend *backend)
+{
+    entry->score = -1;
+    if (backend->abi != KILN_BACKEND_ABI || backend->struct_size != sizeof *backend) {
+        snprintf(entry->reason, sizeof entry->reason,
+                 "it was built for plug-in interface %u (%u bytes); this library has interface %d (%zu bytes)",
+                 (unsigned)backend->abi, (unsigned)backend->struct_size, KILN_BACKEND_ABI, sizeof *backend);
+        return;
+    }
+    const char *missing = missing_slot(backend);
+    if (missing) {
+        snprintf(entry->reason, sizeof entry->reason, "its table lacks the entry '%s'", missing);
+        return;
+    }
+    entry->backend = backend;
+    entry->name = backend->name;
+    entry->score = backend->probe(entry->reason, sizeof entry->reason);
+    if (entry->score < 0 && !entry->reason[0])
+        snprintf(entry->reason, sizeof entry->reason, "it gave no reason");
+}
+
+int kiln_plugin_load(const char *path, const kiln_services *services, kiln_registry_entry *entries, int cap)
+{
+    kiln_registry_entry *first = &entries[0];
+    const char *slash = strrchr(path, '/');
+    first->path = path;
+    first->name = slash ? slash + 1 : path;
+    first->score = -1;
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!library) {
+        const char *text = dlerror();
+        snprintf(first->reason, sizeof first->reason, "it could not be loaded: %s", text ? text : "no reason given");
+        return 1;
+    }
+    kiln_backend_entry_fn entry;
+    *(void **)&entry = dlsym(library, KILN_BACKEND_ENTRY);
+    if (!entry) {
+        snprintf(first->reason, sizeof first->reason, "it has no symbol '%s'", KILN_BACKEND_ENTRY);
+        return 1;
+    }
+    int count = 0;
+    for (const kiln_backend *backend; count < cap && (backend = entry(services, (uint32_t)count)); count++) {
+        entries[count].path = path;
+        entries[count].name = first->name;
+        kiln_registry_probe(&entries[count], backend);
+    }
+    if (count == 0) {
+        snprintf(first->reason, sizeof first->reason, "it holds no backend");
+        return 1;
+    }
+    return count;
+}

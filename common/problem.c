@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * problem.c: views of public tensors, and how the queries and keys of one sequence are found in them.
+ *
+ * Everything here is pure: no allocation, no error. What it relies on was checked by validate_*.c.
+ */
+#include "problem.h"
+
+int64_t kiln_tensor_stride(const kiln_tensor *tensor, int axis)
+{
+    if (tensor->shape[axis] == 1)
+        return 0;
+    if (tensor->strides)
+        return tensor->strides[axis];
+    int64_t stride = 1;
+    for (int inner = tensor->ndim - 1; inner > axis; inner--)
+        stride *= tensor->shape[inner];
+    return stride;
+}
+
+kiln_view kiln_view_of(const kiln_tensor *tensor, int first)
+{
+    kiln_view view = {NULL, 0, {1, 1, 1, 1}, {0, 0, 0, 0}};
+    if (!tensor)
+        return view;
+    view.type = tensor->dtype.code * 256 + tensor->dtype.bits;
+    view.data = tensor->data ? (char *)tensor->data + tensor->byte_offset : NULL;
+    for (int axis = 0; axis < tensor->ndim; axis++) {
+        view.size[first + axis] = tensor->shape[axis];
+        view.stride[first + axis] = kiln_tensor_stride(tensor, axis);
+    }
+    return view;
+}
+
+void kiln_merge_part(const kiln_merge_problem *problem, int32_t i, kiln_view *o, kiln_view *lse)
+{
+    const kiln_tensor *tensor = problem->o_parts[i];
+    *o = kiln_view_of(tensor, 4 - tensor->ndim);
+    *lse = kiln_view_of(problem->lse_parts[i], 4 - tensor->ndim);
+}
+
+/* Entry b of an int32 vector, or `absent`. */
+static int64_t entry(const kiln_view *view, int64_t b, int64_t absent)
+{
+    return kiln_view_present(view) ? ((const int32_t *)view->data)[b * view->stride[0]] : absent;
+}
+
+kiln_sequence kiln_sequence_of(const kiln_attention_problem *p, int64_t b)
+{
+    kiln_sequence s = {.seqlen_q = p->seqlen_q, .seqlen_k = p->seqlen_k, .q_batch = b, .k_batch = b};
+    if (kiln_view_present(&p->cu_seqlens_q)) {
+        s.q_batch = 0;
+        s.q_row = entry(&p->cu_seqlens_q, b, 0);
+        s.seqlen_q = entry(&p->cu_seqlens_q, b + 1, 0) - s.q_row;
+    }
+    if (kiln_view_present(&p->cu_seqlens_k)) {
+        s.k_batch = 0;
+        s.k_row = entry(&p->cu_seqlens_k, b, 0);
+        s.seqlen_k = entry(&p->cu_seqlens_k, b + 1, 0) - s.k_row;
+    } else {
+        s.k_batch = entry(&p->cache_batch_idx, b, b);
+    }
+    s.seqlen_q = entry(&p->seqused_q, b, s.seqlen_q);
+    s.seqlen_k = entry(&p->seqused_k, b, s.seqlen_k);
+    int64_t leftpad = entry(&p->leftpad_k, b, 0);
+    s.k_row += leftpad;
+    s.seqlen_k -= leftpad;
+
+    s.pos_q = p->q_start + entry(&p->q_starts, b, 0) + (p->bottom_right ? s.seqlen_k - s.seqlen_q : 0);
+    s.pos_k = p->k_start + entry(&p->k_starts, b, 0);
+    return s;
+}
+
+/* a + b, stopping at the ends of the type. */
+static int64_t add_saturating(int64_t a, int64_t b)
+{
+    int64_t sum;
+    if (__builtin_add_overflow(a, b, &sum))
+        return b < 0 ? INT64_MIN : INT64_MAX;
+    return sum;
+}
+
+static int64_t subtract_saturating(int64_t a, int64_t b)
+{
+    int64_t difference;
+    if (__builtin_sub_overflow(a, b, &difference))
+        return b > 0 ? INT64_MIN : INT64_MAX;
+    return difference;
+}
+
+static int64_t divide_floor(int64_t a, int64_t b)
+{
+    return a / b - (a % b < 0);
+}
+
+/*
+ * With t = pos_k + j·k_step: j >= ceil((p - left - pos_k) / k_step) and j <= floor((p + right - pos_k) / k_step).
+ * Positions themselves are bounded by validation (|pos| <= 2^62), so that only left and right can saturate, and then the
+ * true value lies beyond every key as well.
+ */
+kiln_key_range kiln_visible_keys(const kiln_attention_problem *p, const kiln_sequence *s, int64_t i)
+{
+    kiln_key_range range = {0, s->seqlen_k};
+    if (!p->masked)
+        return range;
+    int64_t pos = s->pos_q + i * p->q_step;
+    if (p->window_left != KILN_UNBOUNDED) {
+        int64_t low = subtract_saturating(subtract_saturating(pos, p->window_left), s->pos_k);
+        range.begin = -divide_floor(-(low == INT64_MIN ? INT64_MIN + 1 : low), p->k_step);
+    }
+    if (p->window_right != KILN_UNBOUNDED) {
+        int64_t high = subtract_saturating(add_saturating(pos, p->window_right), s->pos_k);
+        range.end = add_saturating(divide_floor(high, p->k_step), 1);
+    }
+    range.begin = range.begin < 0 ? 0 : range.begin > s->seqlen_k ? s->seqlen_k : range.begin;
+    range.end = range.end > s->seqlen_k ? s->seqlen_k : range.end < range.begin ? range.begin : range.end;
+    return range;
+}
