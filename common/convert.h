@@ -43,6 +43,12 @@ static inline uint16_t kiln_bf16_from_float(float x)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
+/* 2^e for e in [-126, 127]. */
+static inline float kiln_power_of_two(int e)
+{
+    return kiln_float_of_bits((uint32_t)(e + 127) << 23);
+}
+
 /* A small float with `exponent_bits` and `mantissa_bits`, no special meaning of the top exponent except as the callers
  * below give it. 2^(1-bias-mantissa_bits) is the value of the last place of a subnormal. */
 static inline float kiln_small_to_float(uint32_t h, int exponent_bits, int mantissa_bits, int bias)
@@ -50,8 +56,8 @@ static inline float kiln_small_to_float(uint32_t h, int exponent_bits, int manti
     uint32_t mantissa = h & ((1u << mantissa_bits) - 1), exponent = h >> mantissa_bits & ((1u << exponent_bits) - 1);
     float sign = h >> (exponent_bits + mantissa_bits) & 1 ? -1.0f : 1.0f;
     if (exponent == 0)
-        return sign * ldexpf((float)mantissa, 1 - bias - mantissa_bits);
-    return sign * ldexpf((float)(mantissa | 1u << mantissa_bits), (int)exponent - bias - mantissa_bits);
+        return sign * ((float)mantissa * kiln_power_of_two(1 - bias - mantissa_bits));
+    return sign * ((float)(mantissa | 1u << mantissa_bits) * kiln_power_of_two((int)exponent - bias - mantissa_bits));
 }
 
 /* Rounds a finite |x| to the grid of such a float; returns the bits without the sign, possibly past the largest finite. */

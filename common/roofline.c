@@ -66,10 +66,15 @@ const char *kiln_rung_name(kiln_rung rung)
     return rung >= 0 && rung < KILN_RUNG_COUNT ? names[rung] : "?";
 }
 
+/* Scores that are computed, of one head. */
+static double scores(const kiln_ledger *ledger)
+{
+    return (double)ledger->seqlen_q * (double)ledger->seqlen_k * (ledger->causal ? 0.5 : 1);
+}
+
 double kiln_ledger_flops(const kiln_ledger *ledger)
 {
-    double n = (double)ledger->seqlen, scores = n * n * (ledger->causal ? 0.5 : 1);
-    return (double)ledger->heads * (4 * scores * (double)ledger->d + 3 * scores);
+    return (double)ledger->heads * scores(ledger) * (2 * (double)ledger->d + 2 * (double)ledger->d_v + 3);
 }
 
 /* Tiles that cover n rows. */
@@ -80,27 +85,28 @@ static double tiles(int64_t n, int64_t block)
 
 double kiln_ledger_bytes(const kiln_ledger *ledger, kiln_rung rung)
 {
-    double n = (double)ledger->seqlen, d = (double)ledger->d, e = ledger->element_bytes;
-    double half = ledger->causal ? 0.5 : 1; /* of everything that is per pair of tiles or of rows */
-    double operand = n * d * e, output = n * d * ledger->output_bytes, rounds, bytes = 0;
+    double heads = (double)ledger->heads, heads_k = (double)ledger->heads_k, e = ledger->element_bytes;
+    double rows = (double)ledger->seqlen_q, half = ledger->causal ? 0.5 : 1;
+    double q = rows * (double)ledger->d * e, o = rows * (double)ledger->d_v * e;  /* of one query head */
+    double kv = (double)ledger->seqlen_k * (double)(ledger->d + ledger->d_v) * e; /* of one KV head */
+    double partial = rows * (double)ledger->d_v * ledger->output_bytes;           /* O as flash1 revisits it */
     switch (rung) {
     case KILN_RUNG_NAIVE:
-    case KILN_RUNG_TILED: bytes = 4 * operand + 4 * half * n * n * ledger->score_bytes; break;
+    case KILN_RUNG_TILED: return heads * (q + o + 4 * scores(ledger) * ledger->score_bytes) + heads_k * kv;
     case KILN_RUNG_FLASH1:
-        /* m and l are 4 bytes each, read and written: 16·N a round. The first round reads no O, m, l. */
-        rounds = tiles(ledger->seqlen, ledger->block_k);
-        bytes = 2 * operand + half * rounds * (operand + 2 * output + 16 * n) - (output + 8 * n);
-        break;
-    case KILN_RUNG_FLASH2: bytes = 2 * operand + 2 * operand * half * tiles(ledger->seqlen, ledger->block_q); break;
+        /* m and l are 4 bytes each, read and written: 16 a row and round. The first round reads no O, m, l. */
+        return heads * (kv + half * tiles(ledger->seqlen_k, ledger->block_k) * (q + 2 * partial + 16 * rows) -
+                        (partial + 8 * rows));
+    case KILN_RUNG_FLASH2: return heads * (q + o + half * tiles(ledger->seqlen_q, ledger->block_q) * kv);
     case KILN_RUNG_IDEAL:
-    case KILN_RUNG_COUNT: bytes = 4 * operand; break;
+    case KILN_RUNG_COUNT: break;
     }
-    return (double)ledger->heads * bytes;
+    return heads * (q + o) + heads_k * kv;
 }
 
 double kiln_ledger_lse_bytes(const kiln_ledger *ledger)
 {
-    return 4.0 * (double)ledger->heads * (double)ledger->seqlen;
+    return 4.0 * (double)ledger->heads * (double)ledger->seqlen_q;
 }
 
 double kiln_attention_flops(int64_t batch_heads, int64_t seqlen_q, int64_t seqlen_k, int64_t d_score, int64_t d_v)

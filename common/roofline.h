@@ -22,24 +22,32 @@ typedef enum kiln_rung {
     KILN_RUNG_COUNT
 } kiln_rung;
 
-/* One attention forward, square and self-attending, for the ledger: `heads` independent problems (batch included). */
+/* One attention forward: `heads` query heads in all (batch included) that share `heads_k` KV heads. */
 typedef struct kiln_ledger {
-    int64_t heads, seqlen, d;
-    int32_t element_bytes; /* q, k, v and, for naive, o: e */
+    int64_t heads, heads_k, seqlen_q, seqlen_k, d, d_v;
+    int32_t element_bytes; /* q, k, v and the final o: e */
     int32_t score_bytes;   /* one element of S and of P in memory: e_S */
     int32_t output_bytes;  /* one element of O as flash1 revisits it: e_O */
     int64_t block_q;       /* rows of a query tile: Br, flash2 */
     int64_t block_k;       /* rows of a key tile: Bc, flash1 */
-    bool causal;           /* halves what grows with N^2 */
+    bool causal;           /* halves what grows with seqlen_q·seqlen_k */
 } kiln_ledger;
 
 /* "naive", ...; the static name of a rung. */
 const char *kiln_rung_name(kiln_rung rung);
 
-/* heads·(4·N²·d + 3·N²): two products, then subtract, exponential and sum per score. */
+/* heads·(4·N²·d + 3·N²) when square: two products, then subtract, exponential and sum per score. */
 double kiln_ledger_flops(const kiln_ledger *ledger);
 
-/* Bytes between memory and chip. LSE (4·N per head) is not in it: kiln_ledger_lse_bytes(). */
+/*
+ * Bytes between memory and chip, no cache: distinct bytes per launch for naive, tiled and ideal, bytes requested by tile
+ * loads for the flash rungs. Per head with N = seqlen_q = seqlen_k, d = d_v, heads = heads_k, not causal:
+ *   naive, tiled  4·N·d·e + 4·N²·e_S
+ *   flash1        2·N·d·e + T·(N·d·e + 2·N·d·e_O + 16·N) - (N·d·e_O + 8·N),  T = ⌈N/Bc⌉
+ *   flash2        2·N·d·e + 2·N·d·e·⌈N/Br⌉
+ *   ideal         4·N·d·e
+ * LSE (4·N per head) is not in it: kiln_ledger_lse_bytes().
+ */
 double kiln_ledger_bytes(const kiln_ledger *ledger, kiln_rung rung);
 double kiln_ledger_lse_bytes(const kiln_ledger *ledger);
 

@@ -61,6 +61,14 @@ static kiln_status check_type(const kiln_tensor *t, const char *name, const int3
                      list_types(types, allowed, sizeof allowed));
 }
 
+static bool has_elements(const kiln_tensor *t)
+{
+    for (int axis = 0; axis < t->ndim; axis++)
+        if (t->shape[axis] == 0)
+            return false;
+    return true;
+}
+
 /* Sizes and strides: counts and byte distances must fit in 62 bits, so that kernels never overflow. */
 static kiln_status check_extent(const kiln_tensor *t, const char *name, kiln_role role)
 {
@@ -75,7 +83,8 @@ static kiln_status check_extent(const kiln_tensor *t, const char *name, kiln_rol
             return kiln_fail(KILN_INVALID_ARGUMENT, "%s has more than 2^62 bytes (shape[%d] is %" PRId64 ")", name,
                              axis, size);
     }
-    for (int axis = 0; t->strides && axis < t->ndim; axis++) {
+    /* The strides of a tensor without elements say nothing. */
+    for (int axis = 0; t->strides && has_elements(t) && axis < t->ndim; axis++) {
         int64_t size = t->shape[axis], stride = t->strides[axis], far;
         if (size <= 1)
             continue;
@@ -90,14 +99,6 @@ static kiln_status check_extent(const kiln_tensor *t, const char *name, kiln_rol
                              name, axis, stride, size);
     }
     return KILN_OK;
-}
-
-static bool has_elements(const kiln_tensor *t)
-{
-    for (int axis = 0; axis < t->ndim; axis++)
-        if (t->shape[axis] == 0)
-            return false;
-    return true;
 }
 
 kiln_status kiln_check_optional(const kiln_context *context, const kiln_tensor *t, const kiln_tensor_rule *rule,
