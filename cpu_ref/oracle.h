@@ -10,11 +10,13 @@
  * from it. All arrays are compact, in the logical shape of the public tensor, and allocated by the caller; NULL = not
  * wanted. Rows outside every sequence get value NaN and bound NaN ("must not be touched": see kiln_oracle_untouched).
  *
- * The bound, per element (derivation: oracle_bound.c; symbols: kiln_numerics; contract §5 of the design):
- *   dS   = gamma(d + d2 + score_extra)·max_j(scale·Σ|q||k| + |bias| + |alibi·distance|) + softcap·tanh_error
- *   n    = tile + ceil(seqlen_k / tile)
- *   |o - exact|   <= (2·dS + 2·exp_error + gamma(n) + p_unit)·Σ p|v| + p_floor·seqlen_k·max|v| + half an ulp
- *   |lse - exact| <= dS + exp_error + gamma(n) + half an ulp
+ * The bound, per element, in outline (exact form, the gradients' and the derivation: oracle_bound.c; symbols: kiln_numerics;
+ * contract §5 of the design):
+ *   dS_j = gamma(d + d2 + score_extra)·(scale·Σ|q||k_j| + |bias| + |alibi·distance|) + softcap·tanh_error
+ *   n    = tile + ceil(seqlen_k / tile), fewer where a row sees fewer keys
+ *   |o - exact|   <= Σ p|v|·(dS_j + exp_error + gamma(n) + p_unit) + |o|·(Σ p·dS + exp_error + gamma(n))
+ *                    + Σ min(p, p_floor)·|v| + half an ulp
+ *   |lse - exact| <= Σ p·dS + exp_error + gamma(n) + half an ulp
  * with gamma(n) = n·unit / (1 - n·unit).
  */
 #ifndef KILN_CPU_REF_ORACLE_H
@@ -65,8 +67,10 @@ kiln_status kiln_oracle_attention_merge(const kiln_attention_merge_args *args, c
 kiln_status kiln_oracle_attention_forward_rows(const kiln_attention_forward_args *args, const kiln_numerics *numerics,
                                                int64_t begin, int64_t end, kiln_oracle_attention *out);
 
-/* Is `got` right? Same class (NaN, +Inf, -Inf, finite), and |got - value| <= bound, where NaN never passes.
- * A bound of +Inf marks an element whose value is ±Inf but may be NaN (kiln.h, "NaN and Inf that are visible"). */
+/* Is `got` right? Same class (NaN, +Inf, -Inf, finite), and |got - value| <= |bound|, where NaN never passes.
+ * A bound of +Inf marks an element whose value is ±Inf but may be NaN (kiln.h, "NaN and Inf that are visible").
+ * A negative bound marks a finite value so close to the end of the output type that ±Inf is right too. A value that rounds
+ * to ±Inf in the output type for certain is given as ±Inf. False for elements that must not be touched. */
 bool kiln_oracle_accepts(double got, double value, double bound);
 
 /* True for elements that the call must leave alone. */
