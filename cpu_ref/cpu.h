@@ -49,10 +49,9 @@ extern const kiln_cpu_isa kiln_cpu_isa_avx2;
 extern const kiln_cpu_isa kiln_cpu_isa_avx512;
 #endif
 
-/* isa.c: the best instruction set that processor and operating system offer, capped by KILN_CPU_ISA if that is set. */
-const kiln_cpu_isa *kiln_cpu_choose_isa(void);
-/* isa.c: processor name, for info. Static storage. */
-const char *kiln_cpu_model_name(void);
+/* isa.c: the best instruction set that processor and operating system offer, capped by KILN_CPU_ISA if that is set.
+ * A value that is none of the names is logged through `options` and ignored. */
+const kiln_cpu_isa *kiln_cpu_choose_isa(const kiln_open_options *options);
 
 /*
  * parallel.c: runs body(arg, w) for w = 0 ... workers-1, at most `workers` at a time and perhaps one after another (so
@@ -64,18 +63,21 @@ void kiln_cpu_parallel(const kiln_cpu *cpu, int32_t workers, void (*body)(void *
 /* A counter that workers draw tasks from: `for (int64_t t; (t = kiln_cpu_next(&queue)) < count;)`. Give each queue its own
  * cache line. Which worker runs a task must not change a bit of the result. */
 typedef struct kiln_cpu_queue {
-    _Alignas(64) _Atomic int64_t next;
+    _Alignas(64) int64_t next;
 } kiln_cpu_queue;
 
 static inline int64_t kiln_cpu_next(kiln_cpu_queue *queue)
 {
-    return __atomic_fetch_add((int64_t *)&queue->next, 1, __ATOMIC_RELAXED);
+    return __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED);
 }
 
 /* select.c: the first kernel of cpu->isa for this problem whose algorithm matches and which supports it; NULL with `why`
  * filled otherwise (and *unknown set if no kernel of this operation has that name). */
 const kiln_cpu_kernel *kiln_cpu_select(const kiln_cpu *cpu, const kiln_problem *problem, bool *unknown, char *why,
                                        size_t cap);
+
+/* select.c: how many workers the call may use: min(threads, max_sms), where max_sms 0 is no limit. */
+int32_t kiln_cpu_workers(const kiln_cpu *cpu, const kiln_problem *problem);
 
 /* backend_cpu.c: the vtable, for the registry's built-in table. */
 const kiln_backend *kiln_cpu_backend(const kiln_services *services, uint32_t index);

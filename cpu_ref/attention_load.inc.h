@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * attention_load.inc.h: rows of q, k, v as fp32, from any type, stride and page; rows of o back. The only place that knows how
+ * a row is found in memory.
+ *
+ * Contract: reads exactly the elements of the rows asked for, writes exactly those of the row stored.
+ * Cost: one pass; keys are used in place when they are fp32, dense rows that do not share cache sets.
+ */
+#ifndef KILN_CPU_REF_ATTENTION_LOAD_INC_H
+#define KILN_CPU_REF_ATTENTION_LOAD_INC_H
+
+#include "rows.inc.h"
+
+/* `columns` elements at `data`, `stride` elements apart, as fp32. */
+static void load_row(const char *data, int32_t type, int64_t stride, int64_t columns, float *out)
+{
+    const int64_t size = kiln_type_size(type);
+    if (type == KILN_FLOAT32 && stride == 1) {
+        memcpy(out, data, sizeof(float) * (size_t)columns);
+        return;
+    }
+    for (int64_t c = 0; c < columns; c += VF_LANES) {
+        int n = columns - c < VF_LANES ? (int)(columns - c) : VF_LANES;
+        vf x;
+        if (stride != 1) {
+            uint32_t gathered[VF_LANES];
+            rows_gather(gathered, data + c * stride * size, type, stride, n);
+            x = vf_load_type_tail(gathered, type, n);
+        } else if (n == VF_LANES) {
+            x = vf_load_type(data + c * size, type);
+        } else {
+            x = vf_load_type_tail(data + c * size, type, n);
+        }
+        vf_store_tail(out + c, x, n);
+    }
+}
+
+static void store_row(char *data, int32_t type, int64_t stride, int64_t columns, const float *in)
+{
+    const int64_t size = kiln_type_size(type);
+    for (int64_t c = 0; c < columns; c += VF_LANES) {
+        int n = columns - c < VF_LANES ? (int)(columns - c) : VF_LANES;
+        vf x = vf_load_tail(in + c, n);
+        if (stride == 1) {
+            vf_store_type_tail(data + c * size, type, x, n);
+        } else {
+            uint32_t scattered[VF_LANES];
+            vf_store_type(scattered, type, x);
+            rows_scatter(data + c * stride * size, scattered, type, stride, n);
+        }
+    }
+}
+
+/* Where element (i0, i1, i2, 0) of a view lies. */
+static char *view_row(const kiln_view *view, int64_t i0, int64_t i1, int64_t i2)
+{
+    return view->data + kiln_view_offset(view, i0, i1, i2, 0) * kiln_type_size(view->type);
+}
+
+/* Key j of a sequence in k, v or k2. */
+static const char *key_row(const kiln_attention_problem *p, const kiln_view *view, const kiln_sequence *seq,
+                           int64_t head_k, int64_t j)
+{
+    int64_t row = seq->k_row + j;
+    if (p->page_size == 0)
+        return view_row(view, seq->k_batch, head_k, row);
+    const kiln_view *table = &p->block_table;
+    int64_t entry = kiln_view_offset(table, seq->k_batch, row / p->page_size, 0, 0);
+    return view_row(view, ((const int32_t *)table->data)[entry], head_k, row % p->page_size);
+}
+
+/* Can a block be read where it lies? Metadata only. Longer rows or gaps between them fall into few cache sets. */
+static bool rows_in_place(const kiln_attention_problem *p, const kiln_view *view, int64_t columns)
+{
+    return view->type == KILN_FLOAT32 && p->page_size == 0 && view->stride[2] == columns && columns <= 128 &&
+           (view->stride[3] == 1 || columns == 1);
+}
+
+/* Floats from one row of a copied block to the next: whole cache lines, an odd number of them, so that sets are spread. */
+static int64_t copied_stride(int64_t columns)
+{
+    return ((columns + 15) / 16 | 1) * 16;
+}
+
+/* fp32 rows of one block: row r is key `first` + r, at data + r·stride. */
+typedef struct key_rows {
+    const float *data;
+    int64_t stride;
+} key_rows;
+
+/* Rows [begin, end) of the block of keys that starts at `first`. `copy` holds KEY_BLOCK rows; `second` (may be absent) is
+ * appended to each row. */
+static key_rows load_keys(const kiln_attention_problem *p, const kiln_view *view, int64_t columns,
+                          const kiln_view *second, int64_t second_columns, const kiln_sequence *seq, int64_t head_k,
+                          int64_t first, int64_t begin, int64_t end, float *copy)
+{
+    if (second_columns == 0 && rows_in_place(p, view, columns))
+        return (key_rows){(const float *)(const void *)key_row(p, view, seq, head_k, first), view->stride[2]};
+    key_rows rows = {copy, copied_stride(columns + second_columns)};
+    for (int64_t r = begin; r < end; r++) {
+        float *out = copy + r * rows.stride;
+        load_row(key_row(p, view, seq, head_k, first + r), view->type, view->stride[3], columns, out);
+        if (second_columns > 0)
+            load_row(key_row(p, second, seq, head_k, first + r), second->type, second->stride[3], second_columns,
+                     out + columns);
+    }
+    return rows;
+}
+
+#endif

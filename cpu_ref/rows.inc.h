@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * rows.inc.h: what kernels that work row by row share: strided elements, and the loop over equal tasks.
+ *
+ * Included in kernels_<isa>.c after simd_<isa>.h, by the bodies that need it.
+ */
+#ifndef KILN_CPU_REF_ROWS_INC_H
+#define KILN_CPU_REF_ROWS_INC_H
+
+enum { ROWS_WORKER_ELEMENTS = 16384 }; /* with less to do, another worker costs more than it brings */
+
+/* Strided elements, side by side in `to`, bit for bit. */
+static void rows_gather(void *to, const char *from, int32_t type, int64_t stride, int count)
+{
+    if (stride == 1)
+        memcpy(to, from, (size_t)count * (size_t)kiln_type_size(type));
+    else if (type == KILN_FLOAT32)
+        for (int j = 0; j < count; j++)
+            ((uint32_t *)to)[j] = ((const uint32_t *)from)[j * stride];
+    else
+        for (int j = 0; j < count; j++)
+            ((uint16_t *)to)[j] = ((const uint16_t *)from)[j * stride];
+}
+
+static void rows_scatter(char *to, const void *from, int32_t type, int64_t stride, int count)
+{
+    if (stride == 1)
+        memcpy(to, from, (size_t)count * (size_t)kiln_type_size(type));
+    else if (type == KILN_FLOAT32)
+        for (int j = 0; j < count; j++)
+            ((uint32_t *)to)[j * stride] = ((const uint32_t *)from)[j];
+    else
+        for (int j = 0; j < count; j++)
+            ((uint16_t *)to)[j * stride] = ((const uint16_t *)from)[j];
+}
+
+/* to = value, rounded to `type`; unit stride. */
+VF_INLINE void rows_store_type(char *to, int32_t type, int count, const float *value)
+{
+    const int size = type == KILN_FLOAT32 ? 4 : 2;
+    int j = 0;
+    for (; j + VF_LANES <= count; j += VF_LANES)
+        vf_store_type(to + j * size, type, vf_load(value + j));
+    if (j < count)
+        vf_store_type_tail(to + j * size, type, vf_load(value + j), count - j);
+}
+
+/* The same for any stride. `scratch`: count elements of at most 4 bytes. `value` is padded to whole vectors. */
+static void rows_store(char *to, int32_t type, int64_t stride, int count, const float *value, void *scratch)
+{
+    char *unit = stride == 1 ? to : scratch;
+    switch (type) {
+    case KILN_FLOAT32: rows_store_type(unit, KILN_FLOAT32, count, value); break;
+    case KILN_FLOAT16: rows_store_type(unit, KILN_FLOAT16, count, value); break;
+    default: rows_store_type(unit, KILN_BFLOAT16, count, value); break;
+    }
+    if (stride != 1)
+        rows_scatter(to, scratch, type, stride, count);
+}
+
+/* Tasks [0, count) in contiguous pieces of equal size, one a worker: all tasks cost the same, and in a second loop over
+ * the same tasks a worker meets what it has in its cache. */
+typedef struct rows_loop {
+    void (*task)(void *arg, int64_t task);
+    void *arg;
+    int64_t count;
+    int32_t workers;
+} rows_loop;
+
+static void rows_worker(void *arg, int32_t worker)
+{
+    const rows_loop *loop = arg;
+    int64_t share = loop->count / loop->workers, more = loop->count % loop->workers;
+    int64_t begin = share * worker + (worker < more ? worker : more), end = begin + share + (worker < more);
+    for (int64_t task = begin; task < end; task++)
+        loop->task(loop->arg, task);
+}
+
+static void rows_parallel(const kiln_cpu *cpu, int32_t workers, int64_t count, void (*task)(void *arg, int64_t task),
+                          void *arg)
+{
+    rows_loop loop = {task, arg, count, count < workers ? (int32_t)count : workers};
+    kiln_cpu_parallel(cpu, loop.workers, rows_worker, &loop);
+}
+
+/* How many of the workers are worth their cost for that many elements. Changes no bit. */
+static int32_t rows_workers(int64_t rows, int64_t columns, int32_t workers)
+{
+    double worth = 1 + (double)rows * (double)columns / ROWS_WORKER_ELEMENTS;
+    return worth < workers ? (int32_t)worth : workers;
+}
+
+#endif

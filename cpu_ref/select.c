@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * select.c: the one place of the CPU backend that chooses a kernel: the first of the instruction set's ordered list whose
+ * operation and rung match and which takes the problem. Pure and cheap; the same problem always gets the same kernel.
+ */
+#include "cpu.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *operation_name(kiln_op op)
+{
+    static const char *const name[KILN_OP_COUNT] = {
+        [KILN_OP_SOFTMAX_FORWARD] = "softmax_forward",     [KILN_OP_SOFTMAX_BACKWARD] = "softmax_backward",
+        [KILN_OP_ATTENTION_FORWARD] = "attention_forward", [KILN_OP_ATTENTION_BACKWARD] = "attention_backward",
+        [KILN_OP_ATTENTION_MERGE] = "attention_merge",
+    };
+    return name[op];
+}
+
+static const char *algorithm_of(const kiln_problem *problem)
+{
+    switch (problem->op) {
+    case KILN_OP_SOFTMAX_FORWARD:
+    case KILN_OP_SOFTMAX_BACKWARD: return problem->softmax.algorithm;
+    case KILN_OP_ATTENTION_FORWARD: return problem->attention.algorithm;
+    case KILN_OP_ATTENTION_BACKWARD: return problem->backward.forward.algorithm;
+    default: return problem->merge.algorithm;
+    }
+}
+
+int32_t kiln_cpu_workers(const kiln_cpu *cpu, const kiln_problem *problem)
+{
+    int32_t limit;
+    switch (problem->op) {
+    case KILN_OP_SOFTMAX_FORWARD:
+    case KILN_OP_SOFTMAX_BACKWARD: limit = problem->softmax.max_sms; break;
+    case KILN_OP_ATTENTION_FORWARD: limit = problem->attention.max_sms; break;
+    case KILN_OP_ATTENTION_BACKWARD: limit = problem->backward.forward.max_sms; break;
+    default: limit = problem->merge.max_sms; break;
+    }
+    return limit > 0 && limit < cpu->threads ? limit : cpu->threads;
+}
+
+/* Was this rung already met among the kernels of the operation before `end`? (One rung may have several kernels.) */
+static bool listed_before(const kiln_cpu_kernel *const *begin, const kiln_cpu_kernel *const *end)
+{
+    for (const kiln_cpu_kernel *const *k = begin; k < end; k++)
+        if ((*k)->op == (*end)->op && strcmp((*k)->algorithm, (*end)->algorithm) == 0)
+            return true;
+    return false;
+}
+
+/* "algorithm is "x"; the cpu backend has three_pass, online for softmax_forward". Says so too when it has none. */
+static void explain_unknown(const kiln_cpu_isa *isa, kiln_op op, const char *algorithm, char *why, size_t cap)
+{
+    char names[256] = "";
+    size_t used = 0;
+    for (const kiln_cpu_kernel *const *k = isa->kernels; *k; k++)
+        if ((*k)->op == op && !listed_before(isa->kernels, k) && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", (*k)->algorithm);
+    snprintf(why, cap, "algorithm is \"%s\"; the cpu backend has %s for %s", algorithm, names, operation_name(op));
+}
+
+const kiln_cpu_kernel *kiln_cpu_select(const kiln_cpu *cpu, const kiln_problem *problem, bool *unknown, char *why,
+                                       size_t cap)
+{
+    const char *algorithm = algorithm_of(problem);
+    bool any_operation = false, any_algorithm = false;
+    for (const kiln_cpu_kernel *const *k = cpu->isa->kernels; *k; k++) {
+        const kiln_cpu_kernel *kernel = *k;
+        if (kernel->op != problem->op)
+            continue;
+        any_operation = true;
+        if (algorithm && strcmp(algorithm, kernel->algorithm) != 0)
+            continue;
+        any_algorithm = true;
+        if (kernel->supports(cpu, problem, why, cap)) /* else `why` keeps the sentence of the most general one */
+            return kernel;
+    }
+    *unknown = any_operation && !any_algorithm;
+    if (!any_operation)
+        snprintf(why, cap, "the cpu backend has no %s", operation_name(problem->op));
+    else if (*unknown)
+        explain_unknown(cpu->isa, problem->op, algorithm, why, cap);
+    return NULL;
+}
