@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * peak_cpu.c: see peak_cpu.h. The best of several short runs, since the question is what the machine can do, not what it
+ * did while others used it. Twelve independent accumulators hide the latency of two multiply-add pipes (4 cycles each) and
+ * fit the 16 registers of the older instruction sets.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "peak_cpu.h"
+
+enum { ACCUMULATORS = 12, ROUNDS = 7 };
+
+typedef double (*work)(void *part, int64_t amount);
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* One round of multiply-adds on every accumulator, `amount` times. The empty asm keeps each one in a register and alive.
+ * Values stay near 1: denormals would be slow, and infinities might be. */
+#define KERNEL(name, attributes, vector, set1, fma, constraint)                                                        \
+    attributes static double name(void *part, int64_t amount)                                                          \
+    {                                                                                                                  \
+        vector a[ACCUMULATORS], x = set1(0.999f), y = set1(0.001f);                                                    \
+        (void)part;                                                                                                    \
+        _Pragma("GCC unroll 12") for (int i = 0; i < ACCUMULATORS; i++) a[i] = set1(1.0f);                             \
+        for (int64_t n = 0; n < amount; n++) {                                                                         \
+            _Pragma("GCC unroll 12") for (int i = 0; i < ACCUMULATORS; i++) a[i] = fma(a[i], x, y);                    \
+            _Pragma("GCC unroll 12") for (int i = 0; i < ACCUMULATORS; i++) __asm__ volatile("" : constraint(a[i]));   \
+        }                                                                                                              \
+        return 0;                                                                                                      \
+    }
+
+#if defined(__x86_64__)
+static inline __m128 multiply_add(__m128 a, __m128 x, __m128 y)
+{
+    return _mm_add_ps(_mm_mul_ps(a, x), y);
+}
+KERNEL(flops_sse2, , __m128, _mm_set1_ps, multiply_add, "+x")
+KERNEL(flops_avx2, __attribute__((target("avx2,fma"))), __m256, _mm256_set1_ps, _mm256_fmadd_ps, "+x")
+KERNEL(flops_avx512, __attribute__((target("avx512f"))), __m512, _mm512_set1_ps, _mm512_fmadd_ps, "+v")
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+static inline float32x4_t multiply_add(float32x4_t a, float32x4_t x, float32x4_t y)
+{
+    return vfmaq_f32(y, a, x);
+}
+KERNEL(flops_neon, , float32x4_t, vdupq_n_f32, multiply_add, "+w")
+#else
+static inline float multiply_add(float a, float x, float y)
+{
+    return a * x + y;
+}
+static inline float same(float x)
+{
+    return x;
+}
+KERNEL(flops_scalar, , float, same, multiply_add, "+m")
+#endif
+
+/* The widest kernel that this processor and system run; FLOP of one call with amount 1. */
+static work choose_kernel(double *flops, const char **unit)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f")) {
+        *flops = 2 * 16 * ACCUMULATORS;
+        *unit = "AVX-512 FMA";
+        return flops_avx512;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        *flops = 2 * 8 * ACCUMULATORS;
+        *unit = "AVX2 FMA";
+        return flops_avx2;
+    }
+    *flops = 2 * 4 * ACCUMULATORS;
+    *unit = "SSE2 multiply and add";
+    return flops_sse2;
+#elif defined(__aarch64__)
+    *flops = 2 * 4 * ACCUMULATORS;
+    *unit = "NEON FMA";
+    return flops_neon;
+#else
+    *flops = 2 * ACCUMULATORS;
+    *unit = "scalar multiply and add";
+    return flops_scalar;
+#endif
+}
+
+/* Reads every byte once, eight streams of 64-bit words that the compiler turns into vectors. */
+static double read_all(void *part, int64_t bytes)
+{
+    enum { STREAMS = 32 };
+    const uint64_t *word = part;
+    uint64_t sum[STREAMS] = {0};
+    for (int64_t i = 0; i + STREAMS <= bytes / 8; i += STREAMS)
+        for (int s = 0; s < STREAMS; s++)
+            sum[s] += word[i + s];
+    for (int s = 1; s < STREAMS; s++)
+        sum[0] += sum[s];
+    return (double)sum[0];
+}
+
+/* Where workers wait, once they are ready, for the word to go or to quit. */
+typedef struct gate {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    int ready;
+    enum { GATE_CLOSED, GATE_GO, GATE_QUIT } state;
+} gate;
+
+typedef struct worker {
+    pthread_t thread;
+    work run;
+    char *part;
+    int64_t amount;
+    gate *gate;
+    double begin, end, sink;
+} worker;
+
+static void *worker_main(void *arg)
+{
+    worker *w = arg;
+    if (w->part != NULL)
+        memset(w->part, 1, (size_t)w->amount); /* first touch by the thread that reads it */
+    else
+        w->sink = w->run(NULL, w->amount / 10); /* up to the clock rate that it will have */
+    pthread_mutex_lock(&w->gate->mutex);
+    w->gate->ready++;
+    pthread_cond_broadcast(&w->gate->changed);
+    while (w->gate->state == GATE_CLOSED)
+        pthread_cond_wait(&w->gate->changed, &w->gate->mutex);
+    bool go = w->gate->state == GATE_GO;
+    pthread_mutex_unlock(&w->gate->mutex);
+    w->begin = now();
+    if (go)
+        w->sink = w->run(w->part, w->amount);
+    w->end = now();
+    return NULL;
+}
+
+/* Seconds from the first start to the last end. 0: the threads could not be had. */
+static double run_once(work run, int threads, char *buffer, int64_t amount)
+{
+    gate g = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, GATE_CLOSED};
+    worker *w = calloc((size_t)threads, sizeof *w);
+    int started = 0;
+    double begin = 0, end = 0;
+    for (; w != NULL && started < threads; started++) {
+        w[started] =
+            (worker){.run = run, .part = buffer ? buffer + started * amount : NULL, .amount = amount, .gate = &g};
+        if (pthread_create(&w[started].thread, NULL, worker_main, &w[started]) != 0)
+            break;
+    }
+    pthread_mutex_lock(&g.mutex);
+    while (started == threads && g.ready < threads)
+        pthread_cond_wait(&g.changed, &g.mutex);
+    g.state = started == threads ? GATE_GO : GATE_QUIT;
+    pthread_cond_broadcast(&g.changed);
+    pthread_mutex_unlock(&g.mutex);
+    for (int i = 0; i < started; i++) {
+        pthread_join(w[i].thread, NULL);
+        begin = i == 0 || w[i].begin < begin ? w[i].begin : begin;
+        end = w[i].end > end ? w[i].end : end;
+    }
+    free(w);
+    return started == threads ? end - begin : 0;
+}
+
+cpu_peak cpu_peak_measure(int threads, int64_t l3_bytes)
+{
+    cpu_peak peak = {.threads = threads > 0 ? threads : 1};
+    double flops, best = 0;
+    work kernel = choose_kernel(&flops, &peak.unit);
+    int64_t amount = 3000000;
+    for (int round = 0; round < ROUNDS; round++) {
+        double seconds = run_once(kernel, peak.threads, NULL, amount);
+        if (seconds > 0 && (best == 0 || seconds < best))
+            best = seconds;
+    }
+    peak.flops = best > 0 ? flops * (double)amount * peak.threads / best : 0;
+
+    /* Twice the last-level cache, but some virtual machines report that of the whole host. */
+    int64_t want = 2 * l3_bytes, least = (int64_t)256 << 20, most = (int64_t)1 << 30;
+    want = want < least ? least : want > most ? most : want;
+    int64_t part = want / peak.threads & ~(int64_t)4095;
+    char *buffer = aligned_alloc(4096, (size_t)(part * peak.threads));
+    best = 0;
+    for (int round = 0; buffer != NULL && round < ROUNDS; round++) {
+        double seconds = run_once(read_all, peak.threads, buffer, part);
+        if (seconds > 0 && (best == 0 || seconds < best))
+            best = seconds;
+    }
+    free(buffer);
+    peak.buffer = (size_t)(part * peak.threads);
+    peak.bandwidth = best > 0 ? (double)peak.buffer / best : 0;
+    return peak;
+}

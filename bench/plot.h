@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * plot.h: log-log plots. By gnuplot when it is installed (PNG or SVG by the file's ending), as plain text otherwise.
+ */
+#ifndef KILN_BENCH_PLOT_H
+#define KILN_BENCH_PLOT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct plot_series {
+    const char *name;
+    bool line; /* joined by lines, else points */
+    char mark; /* its letter in a text plot */
+    const double *x, *y;
+    size_t count;
+} plot_series;
+
+typedef struct plot {
+    const char *title, *x_label, *y_label;
+    const plot_series *series;
+    size_t count;
+} plot;
+
+/*
+ * Writes the plot to `file` ("-" = text on standard output). An image that cannot be drawn because gnuplot is not installed
+ * becomes text in a file of that name with .txt added. `note` receives one sentence: what was written where, or, with the
+ * result false, why nothing was.
+ */
+bool plot_write(const plot *p, const char *file, char *note, size_t cap);
+
+#endif
