@@ -1,74 +1,58 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Options of the build and what follows from them. AUTO: use it if it is there. ON: missing is an error. OFF: do not look.
-option(BUILD_SHARED_LIBS "Build libkiln as a shared library" ON)
+# Options of the build and what was found for them.
+# KILN_ENABLE_x: AUTO = use it if it is there; ON = missing is an error; OFF = do not look.
+option(BUILD_SHARED_LIBS "kiln::kiln is the shared library; OFF: the archive" ON)
 option(KILN_BUILD_PROGRAM "Build the kiln program (needs jansson)" ${PROJECT_IS_TOP_LEVEL})
 option(KILN_BUILD_TESTS "Build the tests (needs Check)" ${PROJECT_IS_TOP_LEVEL})
+option(KILN_INSTALL "Make install rules" ${PROJECT_IS_TOP_LEVEL})
 option(KILN_WERROR "Treat warnings as errors" OFF)
 set(KILN_SANITIZE "" CACHE STRING "Sanitizers for everything, for example address,undefined or thread")
-foreach(feature OPENMP HWLOC)
+foreach(feature OPENMP HWLOC CUDA HIP)
     set(KILN_ENABLE_${feature} AUTO CACHE STRING "AUTO, ON or OFF")
     set_property(CACHE KILN_ENABLE_${feature} PROPERTY STRINGS AUTO ON OFF)
+    string(TOUPPER "${KILN_ENABLE_${feature}}" KILN_ENABLE_${feature})
+    if(NOT KILN_ENABLE_${feature} MATCHES "^(AUTO|ON|OFF)$")
+        message(FATAL_ERROR "KILN_ENABLE_${feature} is ${KILN_ENABLE_${feature}}; allowed are AUTO, ON and OFF.")
+    endif()
 endforeach()
 
-find_package(Threads REQUIRED)
+# GPU backends: AUTO and OFF are the same until the code is there.
+foreach(backend CUDA HIP)
+    if(KILN_ENABLE_${backend} STREQUAL "ON")
+        string(TOLOWER ${backend} folder)
+        message(FATAL_ERROR "KILN_ENABLE_${backend}=ON, but Kiln ${PROJECT_VERSION} has no ${backend} backend yet: "
+            "backends/${folder}/README.md says what is there. Set it to AUTO or OFF; the CPU backend is always built.")
+    endif()
+endforeach()
 
 set(KILN_HAVE_OPENMP OFF)
 if(NOT KILN_ENABLE_OPENMP STREQUAL "OFF")
-    find_package(OpenMP COMPONENTS C)
+    find_package(OpenMP COMPONENTS C QUIET)
     if(OpenMP_C_FOUND)
         set(KILN_HAVE_OPENMP ON)
     elseif(KILN_ENABLE_OPENMP STREQUAL "ON")
-        message(FATAL_ERROR "KILN_ENABLE_OPENMP=ON, but this compiler has no OpenMP for C. Install libomp-dev (clang) or set it to OFF.")
+        message(FATAL_ERROR "KILN_ENABLE_OPENMP=ON, but this compiler has no OpenMP for C. "
+            "Install it (Debian and Ubuntu: libomp-dev for clang; gcc brings its own) or set it to AUTO or OFF.")
     endif()
 endif()
 
 set(KILN_HAVE_HWLOC OFF)
 if(NOT KILN_ENABLE_HWLOC STREQUAL "OFF")
-    find_package(PkgConfig)
+    find_package(PkgConfig QUIET)
     if(PkgConfig_FOUND)
-        pkg_check_modules(HWLOC IMPORTED_TARGET hwloc>=2.1)
+        pkg_check_modules(HWLOC QUIET IMPORTED_TARGET hwloc>=2.1)
     endif()
     if(HWLOC_FOUND)
         set(KILN_HAVE_HWLOC ON)
     elseif(KILN_ENABLE_HWLOC STREQUAL "ON")
-        message(FATAL_ERROR "KILN_ENABLE_HWLOC=ON, but hwloc >= 2.1 was not found by pkg-config. Install libhwloc-dev or set it to OFF.")
+        message(FATAL_ERROR "KILN_ENABLE_HWLOC=ON, but pkg-config does not find hwloc >= 2.1. "
+            "Install it (Debian and Ubuntu: libhwloc-dev pkg-config) or set it to AUTO or OFF.")
     endif()
 endif()
 
-# Flags for every C target of this project.
-add_library(kiln_flags INTERFACE)
-target_include_directories(kiln_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
-target_compile_options(kiln_flags INTERFACE -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
-    -fno-math-errno -ffp-contract=off)
-target_compile_definitions(kiln_flags INTERFACE _POSIX_C_SOURCE=200809L _DEFAULT_SOURCE)
-if(KILN_WERROR)
-    target_compile_options(kiln_flags INTERFACE -Werror)
+if(KILN_SANITIZE MATCHES "thread" AND KILN_HAVE_OPENMP AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+    message(WARNING "ThreadSanitizer does not see how gcc's libgomp synchronises and reports races that are none. "
+        "Use the preset tsan: clang, without OpenMP.")
 endif()
-if(KILN_SANITIZE)
-    target_compile_options(kiln_flags INTERFACE -fsanitize=${KILN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
-    target_link_options(kiln_flags INTERFACE -fsanitize=${KILN_SANITIZE})
-endif()
-
-# What libkiln itself needs at link time: libm, dl, threads, OpenMP, hwloc. Never more.
-add_library(kiln_deps INTERFACE)
-target_link_libraries(kiln_deps INTERFACE m ${CMAKE_DL_LIBS} Threads::Threads)
-if(KILN_HAVE_OPENMP)
-    target_link_libraries(kiln_deps INTERFACE OpenMP::OpenMP_C)
-endif()
-if(KILN_HAVE_HWLOC)
-    target_link_libraries(kiln_deps INTERFACE PkgConfig::HWLOC)
-    target_compile_definitions(kiln_deps INTERFACE KILN_HAVE_HWLOC=1)
-endif()
-
-function(kiln_configure_library target)
-    target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:kiln_flags> $<BUILD_INTERFACE:kiln_deps>)
-    set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINKER_LANGUAGE C)
-endfunction()
-
-function(kiln_configure_internal target)
-    target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
-    target_link_libraries(${target} PUBLIC kiln_flags kiln_deps)
-    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C)
-endfunction()
+message(STATUS "kiln ${PROJECT_VERSION}: OpenMP ${KILN_HAVE_OPENMP}, hwloc ${KILN_HAVE_HWLOC}, shared ${BUILD_SHARED_LIBS}, "
+    "${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION} ${CMAKE_BUILD_TYPE}")

@@ -31,6 +31,7 @@
 extern "C" {
 #endif
 
+/** Marks what the library exports. */
 #if defined(KILN_STATIC) || !defined(__GNUC__)
 #define KILN_API
 #else
@@ -40,9 +41,9 @@ extern "C" {
 /* ------------------------------------------------------------------------------------------------------------------ */
 /** @defgroup version Version
  *  @{ */
-#define KILN_VERSION_MAJOR 0
-#define KILN_VERSION_MINOR 1
-#define KILN_VERSION_PATCH 0
+#define KILN_VERSION_MAJOR 0 /**< raised by incompatible changes, from 1.0 on */
+#define KILN_VERSION_MINOR 1 /**< raised by additions; before 1.0 also by incompatible changes */
+#define KILN_VERSION_PATCH 0 /**< raised by corrections */
 /** One number that orders versions: major·10000 + minor·100 + patch. */
 #define KILN_VERSION (KILN_VERSION_MAJOR * 10000 + KILN_VERSION_MINOR * 100 + KILN_VERSION_PATCH)
 
@@ -86,9 +87,9 @@ KILN_API const char *kiln_last_error(void);
 
 /** Element type: DLPack's `DLDataType` (same layout, same codes). `lanes` must be 1. */
 typedef struct kiln_dtype {
-    uint8_t code; /**< DLPack type code: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool, ...: see the enum below */
-    uint8_t bits;
-    uint16_t lanes;
+    uint8_t code;   /**< DLPack type code: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool, ...: see the enum below */
+    uint8_t bits;   /**< size of one element in bits */
+    uint16_t lanes; /**< must be 1 */
 } kiln_dtype;
 
 /** Where data lies: DLPack's `DLDevice` (same layout, same codes). */
@@ -132,13 +133,13 @@ enum {
  *  - CPU: any strides. GPU: the last axis must have stride 1 (others are answered with KILN_UNSUPPORTED).
  */
 typedef struct kiln_tensor {
-    void *data;
-    kiln_device device;
-    int32_t ndim;
-    kiln_dtype dtype;
-    const int64_t *shape;
+    void *data;             /**< first byte, less byte_offset */
+    kiln_device device;     /**< where data lies; must be the context's */
+    int32_t ndim;           /**< axes, 0...KILN_MAX_RANK */
+    kiln_dtype dtype;       /**< element type */
+    const int64_t *shape;   /**< ndim sizes */
     const int64_t *strides; /**< in elements; NULL = compact */
-    uint64_t byte_offset;
+    uint64_t byte_offset;   /**< of the first element from data, in bytes */
 } kiln_tensor;
 
 /** Builds a tensor that refers to `data`, `shape` and `strides`. `type` is KILN_FLOAT32 and so on. Never fails. */
@@ -264,15 +265,18 @@ KILN_API kiln_status kiln_fill(kiln_context *context, void *destination, uint8_t
                                kiln_stream stream);
 /** Creates a stream that does not synchronise with the default stream. */
 KILN_API kiln_status kiln_stream_create(kiln_context *context, kiln_stream *stream);
+/** Destroys a stream that kiln_stream_create() gave. */
 KILN_API kiln_status kiln_stream_destroy(kiln_context *context, kiln_stream stream);
 /** Waits until everything on the stream is done, and reports faults of the device. */
 KILN_API kiln_status kiln_stream_synchronize(kiln_context *context, kiln_stream stream);
 
 /** A point in a stream whose time can be asked for. Opaque. */
 typedef struct kiln_event kiln_event;
+/** Creates an event that has not been recorded. */
 KILN_API kiln_status kiln_event_create(kiln_context *context, kiln_event **event);
-/** NULL is allowed. */
+/** Destroys an event; NULL is allowed. */
 KILN_API kiln_status kiln_event_destroy(kiln_context *context, kiln_event *event);
+/** Records the event at the present end of the stream. May be recorded again. */
 KILN_API kiln_status kiln_event_record(kiln_context *context, kiln_event *event, kiln_stream stream);
 /** Waits for `end`, then gives the milliseconds between the two records. Errors: INVALID_ARGUMENT if not recorded. */
 KILN_API kiln_status kiln_event_elapsed(kiln_context *context, kiln_event *start, kiln_event *end,
@@ -345,8 +349,9 @@ enum {
  *  Types: x and y fp32, fp16, bf16, each as it likes; lse fp32. Arithmetic is fp32. Flags: LOG.
  *  Algorithms: "three_pass" (maximum, sum, write), "online" (one pass over (m, l), then write); NULL = auto.
  *  @{ */
+/** Arguments of softmax_forward. Required: struct_size, x, and y or lse. */
 typedef struct kiln_softmax_forward_args {
-    size_t struct_size;
+    size_t struct_size;     /**< sizeof this struct */
     const kiln_tensor *x;   /**< (..., n) */
     const kiln_tensor *y;   /**< (..., n), shape of x. May be NULL if lse is given (log-sum-exp only) */
     const kiln_tensor *lse; /**< (...), fp32, shape of x without its last axis; NULL = not wanted */
@@ -356,17 +361,21 @@ typedef struct kiln_softmax_forward_args {
     const char *algorithm;  /**< NULL = auto */
 } kiln_softmax_forward_args;
 
+/** Would the call be taken, and by which kernel? See @ref calls. */
 KILN_API kiln_status kiln_softmax_forward_supported(const kiln_context *context, const kiln_softmax_forward_args *args,
                                                     char *why, size_t cap);
+/** Bytes of scratch memory that the call needs. See @ref calls. */
 KILN_API kiln_status kiln_softmax_forward_workspace(const kiln_context *context, const kiln_softmax_forward_args *args,
                                                     size_t *bytes);
+/** Loads now what the first call would load. See @ref calls. */
 KILN_API kiln_status kiln_softmax_forward_prepare(kiln_context *context, const kiln_softmax_forward_args *args);
+/** Computes y and lse. See @ref calls. */
 KILN_API kiln_status kiln_softmax_forward(kiln_context *context, const kiln_softmax_forward_args *args, void *workspace,
                                           size_t workspace_bytes, kiln_stream stream);
 
 /** dx from y and dy: dx_j = scale·y_j·(dy_j - Σ y·dy); with KILN_FLAG_LOG dx_j = scale·(dy_j - exp(y_j)·Σ dy). */
 typedef struct kiln_softmax_backward_args {
-    size_t struct_size;
+    size_t struct_size;    /**< sizeof this struct */
     const kiln_tensor *y;  /**< (..., n), what the forward call wrote (log-probabilities with KILN_FLAG_LOG) */
     const kiln_tensor *dy; /**< (..., n) */
     const kiln_tensor *dx; /**< (..., n) output */
@@ -377,11 +386,15 @@ typedef struct kiln_softmax_backward_args {
     const char *algorithm; /**< NULL = auto */
 } kiln_softmax_backward_args;
 
+/** Would the call be taken, and by which kernel? See @ref calls. */
 KILN_API kiln_status kiln_softmax_backward_supported(const kiln_context *context,
                                                      const kiln_softmax_backward_args *args, char *why, size_t cap);
+/** Bytes of scratch memory that the call needs. See @ref calls. */
 KILN_API kiln_status kiln_softmax_backward_workspace(const kiln_context *context,
                                                      const kiln_softmax_backward_args *args, size_t *bytes);
+/** Loads now what the first call would load. See @ref calls. */
 KILN_API kiln_status kiln_softmax_backward_prepare(kiln_context *context, const kiln_softmax_backward_args *args);
+/** Computes dx. See @ref calls. */
 KILN_API kiln_status kiln_softmax_backward(kiln_context *context, const kiln_softmax_backward_args *args,
                                            void *workspace, size_t workspace_bytes, kiln_stream stream);
 /** @} */
@@ -446,9 +459,10 @@ enum {
  * Fields marked "refused until built" answer KILN_UNSUPPORTED when they are set and the backend does not have them.
  */
 typedef struct kiln_attention_forward_args {
-    size_t struct_size;
+    size_t struct_size; /**< sizeof this struct */
 
-    /** @name Tensors @{ */
+    /** @name Tensors
+     *  @{ */
     const kiln_tensor *q;           /**< queries, see Layouts */
     const kiln_tensor *k;           /**< keys */
     const kiln_tensor *v;           /**< values; may alias k */
@@ -463,7 +477,8 @@ typedef struct kiln_attention_forward_args {
     const kiln_tensor *v_descale; /**< the same for v */
     /** @} */
 
-    /** @name Scores @{ */
+    /** @name Scores
+     *  @{ */
     float softmax_scale;     /**< 0 = 1/sqrt(d); with KILN_FLAG_SCALE_EXPLICIT as written */
     float softcap;           /**< 0 = none; must be >= 0 and finite. Exact tanh */
     const kiln_tensor *bias; /**< fp32 or q's type, (batch, heads, seqlen_q, seqlen_k), sizes 1 broadcast; -inf
@@ -474,7 +489,8 @@ typedef struct kiln_attention_forward_args {
     const kiln_tensor *sinks; /**< fp32 or q's type, (heads): one extra logit per head that joins the sum only */
     /** @} */
 
-    /** @name Masks @{ */
+    /** @name Masks
+     *  @{ */
     int32_t mask;                 /**< KILN_MASK_NONE, ... */
     int32_t num_splits;           /**< pieces the keys are cut into: 0 = chosen from the shape, 1 = not cut, n = at most
                                            n. Bits depend on it; 1...1024 */
@@ -486,7 +502,8 @@ typedef struct kiln_attention_forward_args {
                                            ANDed with `mask`. Refused for packed queries or keys */
     /** @} */
 
-    /** @name Positions @{ */
+    /** @name Positions
+     *  @{ */
     int64_t q_start;             /**< added to every query position */
     int64_t q_step;              /**< distance of neighbouring queries, 0 = 1; must not be negative */
     int64_t k_start;             /**< position of key 0 */
@@ -495,7 +512,8 @@ typedef struct kiln_attention_forward_args {
     const kiln_tensor *k_starts; /**< int32 (batch), added to k_start per sequence; NULL = 0 */
     /** @} */
 
-    /** @name Lengths: packed, shortened, paged @{ */
+    /** @name Lengths: packed, shortened, paged
+     *  @{ */
     const kiln_tensor
         *cu_seqlens_q; /**< int32 (batch + 1), ascending from >= 0, last <= total_q. Gives packed queries */
     const kiln_tensor *cu_seqlens_k; /**< int32 (batch + 1), the same for keys */
@@ -513,7 +531,8 @@ typedef struct kiln_attention_forward_args {
                                            differ from q's. Refused for packed keys */
     /** @} */
 
-    /** @name Dropout @{ */
+    /** @name Dropout
+     *  @{ */
     float dropout_p;                    /**< probability to drop a weight, 0 <= p < 1, realised as
                                            1 - round(256·(1-p))/256; kept weights are multiplied by 256/round(256·(1-p)).
                                            Philox4x32-10 (Salmon et al. 2011): key (seed low, seed high xor offset high),
@@ -527,7 +546,8 @@ typedef struct kiln_attention_forward_args {
     const uint64_t *dropout_offset_ptr; /**< device memory, the same */
     /** @} */
 
-    /** @name Running @{ */
+    /** @name Running
+     *  @{ */
     uint64_t flags;          /**< SCALE_EXPLICIT, DETERMINISTIC, BATCH_INVARIANT, WORKSPACE_ZEROED */
     uint32_t *device_status; /**< device memory, one word: bits KILN_DEVICE_STATUS_* are ORed into it; NULL = not
                                            wanted. The CPU checks lengths before it starts and returns INVALID_ARGUMENT */
@@ -536,11 +556,15 @@ typedef struct kiln_attention_forward_args {
     /** @} */
 } kiln_attention_forward_args;
 
+/** Would the call be taken, and by which kernel? See @ref calls. */
 KILN_API kiln_status kiln_attention_forward_supported(const kiln_context *context,
                                                       const kiln_attention_forward_args *args, char *why, size_t cap);
+/** Bytes of scratch memory that the call needs. See @ref calls. */
 KILN_API kiln_status kiln_attention_forward_workspace(const kiln_context *context,
                                                       const kiln_attention_forward_args *args, size_t *bytes);
+/** Loads now what the first call would load. See @ref calls. */
 KILN_API kiln_status kiln_attention_forward_prepare(kiln_context *context, const kiln_attention_forward_args *args);
+/** Computes o and softmax_lse. See @ref calls. */
 KILN_API kiln_status kiln_attention_forward(kiln_context *context, const kiln_attention_forward_args *args,
                                             void *workspace, size_t workspace_bytes, kiln_stream stream);
 
@@ -557,7 +581,7 @@ KILN_API kiln_status kiln_attention_forward(kiln_context *context, const kiln_at
  * rows have undefined (finite) gradients.
  */
 typedef struct kiln_attention_backward_args {
-    size_t struct_size;
+    size_t struct_size;                         /**< sizeof this struct */
     const kiln_attention_forward_args *forward; /**< the forward call's arguments, o and softmax_lse as it left them */
     const kiln_tensor *dout;                    /**< gradient of o, shape of o, any strides, q's type or fp32 */
     const kiln_tensor *dlse;                    /**< gradient of softmax_lse, fp32, its shape; NULL = 0 */
@@ -575,11 +599,15 @@ typedef struct kiln_attention_backward_args {
     const char *algorithm; /**< NULL = auto */
 } kiln_attention_backward_args;
 
+/** Would the call be taken, and by which kernel? See @ref calls. */
 KILN_API kiln_status kiln_attention_backward_supported(const kiln_context *context,
                                                        const kiln_attention_backward_args *args, char *why, size_t cap);
+/** Bytes of scratch memory that the call needs. See @ref calls. */
 KILN_API kiln_status kiln_attention_backward_workspace(const kiln_context *context,
                                                        const kiln_attention_backward_args *args, size_t *bytes);
+/** Loads now what the first call would load. See @ref calls. */
 KILN_API kiln_status kiln_attention_backward_prepare(kiln_context *context, const kiln_attention_backward_args *args);
+/** Computes the gradients. See @ref calls. */
 KILN_API kiln_status kiln_attention_backward(kiln_context *context, const kiln_attention_backward_args *args,
                                              void *workspace, size_t workspace_bytes, kiln_stream stream);
 
@@ -589,7 +617,7 @@ KILN_API kiln_status kiln_attention_backward(kiln_context *context, const kiln_a
  * part is not read beyond its lse. One part, or one non-neutral part, is passed through exactly.
  */
 typedef struct kiln_attention_merge_args {
-    size_t struct_size;
+    size_t struct_size;                  /**< sizeof this struct */
     const kiln_tensor *const *o_parts;   /**< n tensors, (batch, heads, seqlen_q, d_v) or (heads, total_q, d_v), fp32 or
                                               o's type, all of one type and shape, any strides */
     const kiln_tensor *const *lse_parts; /**< n tensors fp32, the shape of o without d_v */
@@ -602,11 +630,15 @@ typedef struct kiln_attention_merge_args {
     const char *algorithm;               /**< NULL = auto */
 } kiln_attention_merge_args;
 
+/** Would the call be taken, and by which kernel? See @ref calls. */
 KILN_API kiln_status kiln_attention_merge_supported(const kiln_context *context, const kiln_attention_merge_args *args,
                                                     char *why, size_t cap);
+/** Bytes of scratch memory that the call needs. See @ref calls. */
 KILN_API kiln_status kiln_attention_merge_workspace(const kiln_context *context, const kiln_attention_merge_args *args,
                                                     size_t *bytes);
+/** Loads now what the first call would load. See @ref calls. */
 KILN_API kiln_status kiln_attention_merge_prepare(kiln_context *context, const kiln_attention_merge_args *args);
+/** Computes o and softmax_lse from the parts. See @ref calls. */
 KILN_API kiln_status kiln_attention_merge(kiln_context *context, const kiln_attention_merge_args *args, void *workspace,
                                           size_t workspace_bytes, kiln_stream stream);
 /** @} */

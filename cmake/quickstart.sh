@@ -1,0 +1,10 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# quickstart.sh [ARGUMENTS OF kiln bench]: on a fresh Debian or Ubuntu machine, installs what is missing, builds the release,
+# and runs the main job: every rung of the ladder on this machine's best backend, verified, timed, beside its roofline.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+"$root/cmake/packages.sh" build
+"$root/cmake/build.sh" release -DKILN_BUILD_PROGRAM=ON -DKILN_BUILD_TESTS=OFF
+echo "== kiln bench $*"
+exec "$root/build/release/bin/kiln" bench "$@"
