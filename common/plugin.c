@@ -38,7 +38,12 @@ static void search_folder(const char *folder, void (*visit)(void *user, const ch
     free(files);
 }
 
-/* `kiln/` beside the file that this code is in, or `../lib/kiln` for a program that has it linked in. */
+/* Where plug-ins are, seen from a program in bin/: the build says, because distributions differ (lib, lib64, ...). */
+#ifndef KILN_LIBDIR
+#define KILN_LIBDIR "lib"
+#endif
+
+/* `kiln/` beside the file that this code is in, or ../lib/kiln for a program in bin/ that has it linked in. */
 static void search_beside_library(void (*visit)(void *user, const char *path), void *user)
 {
     static const char anchor = 0;
@@ -53,7 +58,7 @@ static void search_beside_library(void (*visit)(void *user, const char *path), v
     snprintf(folder, sizeof folder, "%s/kiln", real);
     struct stat info;
     if (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
-        snprintf(folder, sizeof folder, "%s/../lib/kiln", real);
+        snprintf(folder, sizeof folder, "%s/../" KILN_LIBDIR "/kiln", real);
     search_folder(folder, visit, user);
 }
 

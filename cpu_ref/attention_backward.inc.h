@@ -13,7 +13,8 @@
  *
  * FLOPs: 10·N²·d a head, causal half of it. Traffic: k, v, dk, dv once; q, do and the partial sum of dq once a chunk.
  * Workspace, linear in N: rows·(1 + slots·stride_q) floats, rows = heads·(batch·seqlen_q or total_q), stride_q = d + d2 rounded
- * up to 16, slots = min(ceil(64 / (batch·heads_k)), 16, ceil(seqlen_k / 192)); and about 1.3 MiB a worker at d = 128.
+ * up to 16, slots = min(ceil(64 / (batch·heads_k)), 16, ceil(seqlen_k / 192), max(6, ceil(seqlen_k / 384))), 64 / heads_k under
+ * BATCH_INVARIANT; and about 1 MiB a worker at d = 128.
  */
 #include "attention_gradient_bias.inc.h"
 
@@ -32,6 +33,14 @@ static int64_t split_keys(const gradient_call *g, int64_t seqlen_k)
     return round_up((seqlen_k + g->splits - 1) / g->splits, seqlen_k < SPLIT_LONG ? SPLIT_UNIT : 2 * SPLIT_UNIT);
 }
 
+/* Most splits of any sequence with up to that many keys, whatever g->splits is. */
+static int64_t most_splits(int64_t seqlen_k)
+{
+    const int64_t few = seqlen_k < SPLIT_LONG ? seqlen_k : SPLIT_LONG - 1, unit = 2 * SPLIT_UNIT;
+    const int64_t of_short = (few + SPLIT_UNIT - 1) / SPLIT_UNIT, of_long = (seqlen_k + unit - 1) / unit;
+    return of_short > of_long ? of_short : of_long;
+}
+
 /* Metadata only, unless `run`. */
 static gradient_call gradient_call_of(const kiln_attention_backward_problem *b, bool run)
 {
@@ -44,7 +53,7 @@ static gradient_call gradient_call_of(const kiln_attention_backward_problem *b, 
         g.call.nq = g.call.nv * VF_LANES;
     }
     const int64_t heads = p->heads_k * (invariant || p->batch == 0 ? 1 : p->batch);
-    const int64_t pieces = (p->seqlen_k + SPLIT_UNIT - 1) / SPLIT_UNIT;
+    const int64_t pieces = most_splits(p->seqlen_k);
     g.splits = (SPLIT_TASKS + heads - 1) / heads;
     g.splits = g.splits > SPLIT_MOST ? SPLIT_MOST : g.splits;
     g.split_slots = pieces < g.splits ? pieces : g.splits;
@@ -174,42 +183,17 @@ typedef struct backward_block {
     int64_t first, rows; /* key of row 0; how many */
 } backward_block;
 
-VF_INLINE void backward_step_nv(const int nv, const gradient_call *g, const kiln_sequence *seq, const backward_block *x,
-                                const gradient_scratch *scratch)
+static void backward_step(const gradient_call *g, const kiln_sequence *seq, const backward_block *x,
+                          const gradient_scratch *scratch)
 {
     const attention_call *call = &g->call;
     const gradient_tile *gt = scratch->g;
-    const int64_t lanes = gt->t.lanes, d_v = call->p->d_v, nq = nv * VF_LANES;
-    const uint32_t *visible = scratch->scores.visible;
-    const bool hidden = gradient_weights(nv, g, seq, x->k, x->ldk, x->v, x->ldv, x->first, x->rows, scratch, true);
-    if (hidden && !rows_finite(gt->dout, g->stride_v, lanes, d_v))
-        gradient_rows_select(scratch->s, nq, gt->dout, g->stride_v, x->dv, g->stride_v, x->rows, lanes, d_v, nv,
-                             visible);
-    else
-        gradient_rows(scratch->s, nq, gt->dout, g->stride_v, x->dv, g->stride_v, x->rows, lanes, d_v);
-    if (hidden && !rows_finite(gt->q, g->stride_q, lanes, call->columns))
-        gradient_rows_select(scratch->dp, nq, gt->q, g->stride_q, x->dk, g->stride_q, x->rows, lanes, call->columns, nv,
-                             visible);
-    else
-        gradient_rows(scratch->dp, nq, gt->q, g->stride_q, x->dk, g->stride_q, x->rows, lanes, call->columns);
-    vf one[TILE_VECTORS];
-    UNROLL for (int j = 0; j < nv; j++) one[j] = vf_set1(1.0f);
-    if (hidden && !hidden_rows_finite(nv, x->k, x->ldk, x->rows, call->columns, visible))
-        value_rows_select(nv, x->k, x->ldk, scratch->dp, gt->dq, x->rows, call->columns, one, visible);
-    else
-        value_rows(nv, x->k, x->ldk, scratch->dp, gt->dq, x->rows, call->columns, one);
-}
-
-static __attribute__((noinline)) void backward_step_wide(const gradient_call *g, const kiln_sequence *seq,
-                                                         const backward_block *x, const gradient_scratch *scratch)
-{
-    backward_step_nv(TILE_VECTORS, g, seq, x, scratch);
-}
-
-static __attribute__((noinline)) void backward_step_narrow(const gradient_call *g, const kiln_sequence *seq,
-                                                           const backward_block *x, const gradient_scratch *scratch)
-{
-    backward_step_nv(1, g, seq, x, scratch);
+    const int64_t lanes = gt->t.lanes, d_v = call->p->d_v, nq = call->nq;
+    const uint32_t *visible = gradient_weights(g, seq, x->k, x->ldk, x->v, x->ldv, x->first, x->rows, scratch, true);
+    join_rows(scratch->s, nq, gt->dout, g->stride_v, x->dv, g->stride_v, x->rows, lanes, d_v, call->nv, visible);
+    join_rows(scratch->dp, nq, gt->q, g->stride_q, x->dk, g->stride_q, x->rows, lanes, call->columns, call->nv,
+              visible);
+    add_rows(call->nv, x->k, x->ldk, scratch->dp, gt->dq, x->rows, call->columns, visible);
 }
 
 /* The tile in scratch->g against the keys [begin, end) of a chunk. */
@@ -226,7 +210,7 @@ static void backward_tile(const gradient_call *g, const kiln_sequence *seq, key_
         const backward_block x = {
             k.data + r * k.stride,         v.data + r * v.stride,         k.stride,  v.stride,
             scratch->dk + r * g->stride_q, scratch->dv + r * g->stride_v, chunk + r, range.end - range.begin};
-        (g->call.nv == 1 ? backward_step_narrow : backward_step_wide)(g, seq, &x, scratch);
+        backward_step(g, seq, &x, scratch);
     }
 }
 

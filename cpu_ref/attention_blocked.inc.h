@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * attention_blocked.inc.h: online softmax over blocks of keys, for `flash1` and `flash2`, which differ in one number: how many
- * tiles of queries a task takes through each block of keys before it goes on to the next.
+ * attention_blocked.inc.h: online softmax over blocks of keys, for `flash1` and `flash2`, which differ in one number:
+ * how many tiles of queries a task takes through each block of keys before it goes on to the next.
  *
- * Task: that many tiles of one sequence and KV head (the query heads of a group lie side by side in the lanes). Each block
- * of keys is made fp32 once a task. Long tasks (late rows, under a causal mask) are started first. The number of tiles and
- * of workers is scheduling: neither changes a bit.
+ * Task: that many tiles of one sequence and KV head (the query heads of a group lie side by side in the lanes). Each
+ * block of keys is made fp32 once a task. Long tasks (late rows, under a causal mask) are started first. The number of
+ * tiles and of workers is scheduling: neither changes a bit.
  */
 #ifndef KILN_CPU_REF_ATTENTION_BLOCKED_INC_H
 #define KILN_CPU_REF_ATTENTION_BLOCKED_INC_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * attention_forward.inc.h: what the rungs of attention_forward share: what they accept, how they round, the scratch of a worker
- * and the step "one tile against one block of keys".
+ * attention_forward.inc.h: what the rungs of attention_forward share: what they accept, how they round, the scratch of
+ * a worker and the step "one tile against one block of keys".
  */
 #ifndef KILN_CPU_REF_ATTENTION_FORWARD_INC_H
 #define KILN_CPU_REF_ATTENTION_FORWARD_INC_H

@@ -2,13 +2,13 @@
 /*
  * attention_forward_flash1.inc.h: rung `flash1` (Dao et al. 2022, FlashAttention).
  *
- * Since `tiled`: scores never reach memory. Keys outside, queries inside: each block of keys is read once and every query tile
- * passes by, so that the state (m, l, O) and q are revisited in memory for each block. O is kept unnormalised and divided
- * at the end, unlike the paper's, which divides at every visit.
+ * Since `tiled`: scores never reach memory. Keys outside, queries inside: each block of keys is read once and every
+ * query tile passes by, so that the state (m, l, O) and q are revisited in memory for each block. O is kept
+ * unnormalised and divided at the end, unlike the paper's, which divides at every visit.
  * Contract: everything that kiln.h says about attention_forward. The keys are never split.
- * Traffic, one head, N queries and keys, T = ceil(N/96): 2·N·d·e (k, v) + T·(N·d·4 (q) + 2·N·d·4 (O) + 16·N (m, l)) less the
- * first round's reads; with fewer heads than workers the queries of a head are dealt out and each piece reads k and v.
- * FLOPs: 4·N²·d + 3·N². Workspace: workers · queries of a piece · (d + d2 + d_v + 2) floats.
+ * Traffic, one head, N queries and keys, T = ceil(N/96): 2·N·d·e (k, v) + T·(N·d·4 (q) + 2·N·d·4 (O) + 16·N (m, l))
+ * less the first round's reads; with fewer heads than workers the queries of a head are dealt out and each piece reads
+ * k and v. FLOPs: 4·N²·d + 3·N². Workspace: workers · queries of a piece · (d + d2 + d_v + 2) floats.
  */
 #include "attention_blocked.inc.h"
 

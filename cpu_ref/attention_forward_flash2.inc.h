@@ -2,11 +2,12 @@
 /*
  * attention_forward_flash2.inc.h: rung `flash2` (Dao 2023, FlashAttention-2).
  *
- * Since `flash1`: queries outside, keys inside. The state (m, l, O) of a few tiles stays in the core's second-level cache
- * from the first key to the last and is divided once.
+ * Since `flash1`: queries outside, keys inside. The state (m, l, O) of a few tiles stays in the core's second-level
+ * cache from the first key to the last and is divided once.
  * Contract: everything that kiln.h says about attention_forward. The keys are never split.
- * Traffic, one head, N queries and keys, e bytes an element, Br = rows of a task: 2·N·d·e (q, o) + 2·N·d·e·ceil(N/Br) (k, v).
- * FLOPs: 4·N²·d + 3·N²; half of it if causal. Workspace: workers · (a block of keys, tiles): 0.4 MB each at d = 128.
+ * Traffic, one head, N queries and keys, e bytes an element, Br = rows of a task: 2·N·d·e (q, o) + 2·N·d·e·ceil(N/Br)
+ * (k, v). FLOPs: 4·N²·d + 3·N²; half of it if causal. Workspace: workers · (a block of keys, tiles): 0.4 MB each at d =
+ * 128.
  */
 #include "attention_blocked.inc.h"
 

@@ -2,11 +2,11 @@
 /*
  * attention_forward_naive.inc.h: rung `naive`: softmax(Q·Kᵀ)·V as it is written.
  *
- * Every score is a dot product of its own, every output row a sum of its own; both are vectorised along the head, nothing is
- * shared in registers. Three passes over the matrix of scores: scores, softmax, P·V.
+ * Every score is a dot product of its own, every output row a sum of its own; both are vectorised along the head,
+ * nothing is shared in registers. Three passes over the matrix of scores: scores, softmax, P·V.
  * Contract: everything that kiln.h says about attention_forward. The keys are never split.
- * Traffic, one head, N queries and keys, e bytes an element: 4·N·d·e (q, k, v, o) + 16·N² (S written, read; P written, read).
- * FLOPs: 4·N²·d + 3·N².
+ * Traffic, one head, N queries and keys, e bytes an element: 4·N·d·e (q, k, v, o) + 16·N² (S written, read; P written,
+ * read). FLOPs: 4·N²·d + 3·N².
  */
 #include "attention_matrix.inc.h"
 

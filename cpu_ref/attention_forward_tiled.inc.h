@@ -2,11 +2,11 @@
 /*
  * attention_forward_tiled.inc.h: rung `tiled`.
  *
- * Since `naive`: both products go through the register-blocked kernels of attention_tile.inc.h, a tile of queries against a block
- * of keys at a time, so that each element of K, V and P that is read serves many multiply-adds. S and P are still in memory.
- * Contract: everything that kiln.h says about attention_forward. The keys are never split.
- * Traffic, one head, N queries and keys, e bytes an element: 4·N·d·e (q, k, v, o) + 16·N² (S written, read; P written, read).
- * FLOPs: 4·N²·d + 3·N².
+ * Since `naive`: both products go through the register-blocked kernels of attention_tile.inc.h, a tile of queries
+ * against a block of keys at a time, so that each element of K, V and P that is read serves many multiply-adds. S and P
+ * are still in memory. Contract: everything that kiln.h says about attention_forward. The keys are never split.
+ * Traffic, one head, N queries and keys, e bytes an element: 4·N·d·e (q, k, v, o) + 16·N² (S written, read; P written,
+ * read). FLOPs: 4·N²·d + 3·N².
  */
 #include "attention_matrix.inc.h"
 

@@ -141,24 +141,25 @@ static void gradient_load(const gradient_call *g, gradient_tile *gt, const kiln_
 
 /*
  * P (times dropout) in scratch->s and dS in scratch->dp, for rows [0, rows) of k and v, of which row 0 is key `first`. Returns
- * whether some pair is hidden; then scratch->scores.visible says which. `score_gradient`: dS is wanted for the raw score,
- * before the softcap, and not for the score that bias is added to.
+ * which pairs are visible, NULL = all. `score_gradient`: dS is wanted for the raw score, before the softcap, and not for the
+ * score that bias is added to.
  */
-VF_INLINE bool gradient_weights(const int nv, const gradient_call *g, const kiln_sequence *seq, const float *k,
-                                int64_t ldk, const float *v, int64_t ldv, int64_t first, int64_t rows,
-                                const gradient_scratch *scratch, bool score_gradient)
+static const uint32_t *gradient_weights(const gradient_call *g, const kiln_sequence *seq, const float *k, int64_t ldk,
+                                        const float *v, int64_t ldv, int64_t first, int64_t rows,
+                                        const gradient_scratch *scratch, bool score_gradient)
 {
     const attention_call *call = &g->call;
     const tile *t = &scratch->g->t;
-    vf max[TILE_VECTORS]; /* not needed here */
-    score_rows(nv, k, ldk, t->q, scratch->s, rows, call->columns, NULL);
-    score_rows(nv, v, ldv, t->o, scratch->dp, rows, call->p->d_v, NULL);
     const bool drop = call->p->dropout_threshold < 256;
+    dot_rows(call->nv, k, ldk, t->q, scratch->s, rows, call->columns);
+    dot_rows(call->nv, v, ldv, t->o, scratch->dp, rows, call->p->d_v);
     if (!drop && scores_are_plain(call, t, first, first + rows)) {
-        weight_rows(nv, scratch->s, scratch->dp, rows, t->m, t->l, NULL);
-        return false;
+        weight_rows_plain(call->nv, scratch->s, scratch->dp, rows, t->m, t->l);
+        return NULL;
     }
+    vf max[TILE_VECTORS]; /* not needed here */
     const bool hidden = modify_scores(call, t, seq, first, rows, scratch->s, &scratch->scores, max);
+    const uint32_t *visible = hidden ? scratch->scores.visible : NULL;
     if (drop) {
         const float factor = 256.0f / (float)call->p->dropout_threshold;
         for (int64_t i = 0; i < rows * call->nq; i++)
@@ -166,9 +167,9 @@ VF_INLINE bool gradient_weights(const int nv, const gradient_call *g, const kiln
         drop_weights(call, t, seq, first, rows, scratch->keep);
     }
     const weight_extras extras = {drop ? scratch->keep : NULL, score_gradient ? scratch->scores.softcap_slope : NULL,
-                                  hidden ? scratch->scores.visible : NULL};
-    weight_rows(nv, scratch->s, scratch->dp, rows, t->m, t->l, &extras);
-    return hidden;
+                                  visible};
+    weight_rows(call->nv, scratch->s, scratch->dp, rows, t->m, t->l, &extras);
+    return visible;
 }
 
 #endif

@@ -27,16 +27,6 @@ static int64_t bias_blocks(const kiln_view *bias, int axis, int64_t size)
     return bias->size[axis] == 1 ? 1 : size;
 }
 
-static __attribute__((noinline)) void bias_weights(const gradient_call *g, const kiln_sequence *seq, key_rows k,
-                                                   key_rows v, int64_t first, int64_t rows,
-                                                   const gradient_scratch *scratch)
-{
-    if (g->call.nv == 1)
-        gradient_weights(1, g, seq, k.data, k.stride, v.data, v.stride, first, rows, scratch, false);
-    else
-        gradient_weights(TILE_VECTORS, g, seq, k.data, k.stride, v.data, v.stride, first, rows, scratch, false);
-}
-
 /* Adds dS of one tile and the block of keys at `first` to the sum. */
 static void bias_step(const gradient_call *g, const kiln_sequence *seq, int64_t head_k, int64_t first,
                       const gradient_scratch *scratch)
@@ -50,7 +40,7 @@ static void bias_step(const gradient_call *g, const kiln_sequence *seq, int64_t 
     const int64_t from = first + range.begin, rows = range.end - range.begin;
     const key_rows k = load_keys(p, &p->k, p->d, &p->k2, p->d2, seq, head_k, from, 0, rows, scratch->k);
     const key_rows v = load_keys(p, &p->v, p->d_v, NULL, 0, seq, head_k, from, 0, rows, scratch->v);
-    bias_weights(g, seq, k, v, from, rows, scratch);
+    gradient_weights(g, seq, k.data, k.stride, v.data, v.stride, from, rows, scratch, false);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t lane = 0; lane < t->lanes; lane++)
             scratch->sum[(range.begin + r) * nq + lane] += scratch->dp[r * nq + lane];

@@ -5,8 +5,8 @@
  *   gradient_rows  C[r][c] += Σ_lane A[r][lane]·B[lane][c]       dV = P·dO and dK = dS·Q, for one block of keys
  *   weight_rows    P = exp(S - lse), dS = P·(dP - delta) in place, delta = D - dlse
  *   pack_rows      rows -> lanes, and unpack_rows back
- * The other three products are score_rows (S = K·Qt, dP = V·dOt) and value_rows (dQt += Kt·dS): all five have one form, A read by
- * broadcasts, B by vectors, so that only the tiles of q and do are transposed.
+ * The other three products are score_rows and value_rows: all five have one form, A read by broadcasts, B by vectors, so that
+ * only the tiles of q and do are transposed.
  * Each block of lanes is summed from 0 and then joined to C, so the depth is nq + number of tiles.
  * Contract: rows of B and C are padded to whole vectors (the padding of C is written). 2 FLOPs · rows · lanes · columns.
  */
@@ -14,6 +14,49 @@
 #define KILN_CPU_REF_ATTENTION_GRADIENT_TILE_INC_H
 
 #include "attention_tile.inc.h"
+
+/* S = K·Qt and dP = V·dOt. Functions of their own, as all five products, so that each keeps its loop in registers. */
+static __attribute__((noinline)) void dot_rows_wide(const float *k, int64_t ldk, const float *q, float *s, int64_t rows,
+                                                    int64_t columns)
+{
+    score_rows(TILE_VECTORS, k, ldk, q, s, rows, columns, NULL);
+}
+
+static __attribute__((noinline)) void dot_rows_narrow(const float *k, int64_t ldk, const float *q, float *s,
+                                                      int64_t rows, int64_t columns)
+{
+    score_rows(1, k, ldk, q, s, rows, columns, NULL);
+}
+
+static void dot_rows(int nv, const float *k, int64_t ldk, const float *q, float *s, int64_t rows, int64_t columns)
+{
+    (nv == 1 ? dot_rows_narrow : dot_rows_wide)(k, ldk, q, s, rows, columns);
+}
+
+/* dQt += Kt·dS. */
+static __attribute__((noinline)) void add_rows_wide(const float *k, int64_t ldk, const float *ds, float *dq,
+                                                    int64_t rows, int64_t columns, const vf *one)
+{
+    value_rows(TILE_VECTORS, k, ldk, ds, dq, rows, columns, one);
+}
+
+static __attribute__((noinline)) void add_rows_narrow(const float *k, int64_t ldk, const float *ds, float *dq,
+                                                      int64_t rows, int64_t columns, const vf *one)
+{
+    value_rows(1, k, ldk, ds, dq, rows, columns, one);
+}
+
+/* `visible` NULL: all pairs. */
+static void add_rows(int nv, const float *k, int64_t ldk, const float *ds, float *dq, int64_t rows, int64_t columns,
+                     const uint32_t *visible)
+{
+    vf one[TILE_VECTORS];
+    UNROLL for (int j = 0; j < TILE_VECTORS; j++) one[j] = vf_set1(1.0f);
+    if (visible && !hidden_rows_finite(nv, k, ldk, rows, columns, visible))
+        value_rows_select(nv, k, ldk, ds, dq, rows, columns, one, visible);
+    else
+        (nv == 1 ? add_rows_narrow : add_rows_wide)(k, ldk, ds, dq, rows, columns, one);
+}
 
 VF_INLINE void gradient_rows_block(const int rows, const int vectors, const float *a, int64_t lda, const float *b,
                                    int64_t ldb, float *c, int64_t ldc, int64_t lanes)
@@ -80,6 +123,26 @@ static void gradient_rows_select(const float *a, int64_t lda, const float *b, in
         }
 }
 
+/* Are these padded rows finite throughout? */
+static bool rows_finite(const float *rows, int64_t ld, int64_t count, int64_t columns)
+{
+    vm finite = vm_first(VF_LANES);
+    for (int64_t r = 0; r < count; r++)
+        for (int64_t c = 0; c < columns; c += VF_LANES)
+            finite = vm_and(finite, vf_finite(vf_load(rows + r * ld + c)));
+    return vm_all(finite);
+}
+
+/* C += A·B, pairs that are not in `visible` (NULL: all are) without influence. */
+static void join_rows(const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc, int64_t rows,
+                      int64_t lanes, int64_t columns, int nv, const uint32_t *visible)
+{
+    if (visible && !rows_finite(b, ldb, lanes, columns))
+        gradient_rows_select(a, lda, b, ldb, c, ldc, rows, lanes, columns, nv, visible);
+    else
+        gradient_rows(a, lda, b, ldb, c, ldc, rows, lanes, columns);
+}
+
 /* What weight_rows needs beside S and dP; NULL = not there. All [rows][nq], but visible: [rows][nv]. */
 typedef struct weight_extras {
     const float *keep;          /* 0 where dropout drops the pair, else the factor of a kept one */
@@ -93,8 +156,8 @@ typedef struct weight_extras {
  * exp(S - lse) would overflow: there P is cut off at 1, so that gradients are finite. Below, an lse of other scores gives
  * what it says: vf_exp(89) is +inf on every instruction set (its factor 2^128 is).
  */
-VF_INLINE void weight_rows(const int nv, float *s, float *dp, int64_t rows, const float *lse, const float *delta,
-                           const weight_extras *extras)
+VF_INLINE void weight_rows_with(int nv, float *s, float *dp, int64_t rows, const float *lse, const float *delta,
+                                const weight_extras *extras)
 {
     for (int j = 0; j < nv; j++) {
         const vf l = vf_load(lse + j * VF_LANES), d = vf_load(delta + j * VF_LANES);
@@ -119,6 +182,18 @@ VF_INLINE void weight_rows(const int nv, float *s, float *dp, int64_t rows, cons
             vf_store(dp + at, g);
         }
     }
+}
+
+static __attribute__((noinline)) void weight_rows_plain(int nv, float *s, float *dp, int64_t rows, const float *lse,
+                                                        const float *delta)
+{
+    weight_rows_with(nv, s, dp, rows, lse, delta, NULL);
+}
+
+static __attribute__((noinline)) void weight_rows(int nv, float *s, float *dp, int64_t rows, const float *lse,
+                                                  const float *delta, const weight_extras *extras)
+{
+    weight_rows_with(nv, s, dp, rows, lse, delta, extras);
 }
 
 /* out[c][lane] = scale·rows[lane][c] for all nq lanes. Rows are padded to whole vectors. */
@@ -153,16 +228,6 @@ static void unpack_rows(const float *in, int64_t columns, int nq, int64_t lanes,
                 vf_store(out, add ? vf_add(vf_load(out), x[i]) : x[i]);
             }
         }
-}
-
-/* Are these padded rows finite throughout? */
-static bool rows_finite(const float *rows, int64_t ld, int64_t count, int64_t columns)
-{
-    vm finite = vm_first(VF_LANES);
-    for (int64_t r = 0; r < count; r++)
-        for (int64_t c = 0; c < columns; c += VF_LANES)
-            finite = vm_and(finite, vf_finite(vf_load(rows + r * ld + c)));
-    return vm_all(finite);
 }
 
 #endif

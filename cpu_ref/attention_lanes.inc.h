@@ -2,9 +2,9 @@
 /*
  * attention_lanes.inc.h: a tile of queries: what each lane is, its state (m, l, O), how it begins and how it ends.
  *
- * Row r of a tile's heads is query r / num_heads of head first_head + r % num_heads: the heads of a group lie beside each other,
- * share K and V and see the same keys. Lanes past the last row repeat it, so that they hide nothing, and are not written.
- * Cost: O(nq·(d + d_v)), once per tile.
+ * Row r of a tile's heads is query r / num_heads of head first_head + r % num_heads: the heads of a group lie beside
+ * each other, share K and V and see the same keys. Lanes past the last row repeat it, so that they hide nothing, and
+ * are not written. Cost: O(nq·(d + d_v)), once per tile.
  */
 #ifndef KILN_CPU_REF_ATTENTION_LANES_INC_H
 #define KILN_CPU_REF_ATTENTION_LANES_INC_H

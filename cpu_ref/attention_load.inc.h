@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * attention_load.inc.h: rows of q, k, v as fp32, from any type, stride and page; rows of o back. The only place that knows how
- * a row is found in memory.
+ * attention_load.inc.h: rows of q, k, v as fp32, from any type, stride and page; rows of o back. The only place that
+ * knows how a row is found in memory.
  *
  * Contract: reads exactly the elements of the rows asked for, writes exactly those of the row stored.
  * Cost: one pass; keys are used in place when they are fp32, dense rows that do not share cache sets.
@@ -88,7 +88,7 @@ typedef struct key_rows {
     int64_t stride;
 } key_rows;
 
-/* Rows [begin, end) of the block of keys that starts at `first`. `copy` holds KEY_BLOCK rows; `second` (may be absent) is
+/* Rows [begin, end) of the block of keys that starts at `first`. `copy` holds `end` rows; `second` (may be absent) is
  * appended to each row. */
 static key_rows load_keys(const kiln_attention_problem *p, const kiln_view *view, int64_t columns,
                           const kiln_view *second, int64_t second_columns, const kiln_sequence *seq, int64_t head_k,

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * attention_matrix.inc.h: attention with S and P in memory, for `naive` and `tiled`, which differ in how two products are formed.
+ * attention_matrix.inc.h: attention with S and P in memory, for `naive` and `tiled`, which differ in how two products
+ * are formed.
  *
- * One query head at a time, three parallel loops over its tiles of queries: scores, softmax in place, P·V. The matrix is
- * stored tile by tile, key by key, lane by lane: S[tile][key][lane]. Keys that no query of a tile may see are left out.
- * Workspace: seqlen_q (rounded up to a tile) · seqlen_k floats and O(workers · d).
+ * One query head at a time, three parallel loops over its tiles of queries: scores, softmax in place, P·V. The matrix
+ * is stored tile by tile, key by key, lane by lane: S[tile][key][lane]. Keys that no query of a tile may see are left
+ * out. Workspace: seqlen_q (rounded up to a tile) · seqlen_k floats and O(workers · d).
  */
 #ifndef KILN_CPU_REF_ATTENTION_MATRIX_INC_H
 #define KILN_CPU_REF_ATTENTION_MATRIX_INC_H

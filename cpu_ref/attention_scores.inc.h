@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * attention_scores.inc.h: what happens to a score between the dot product and P·V, in the order of the contract: softcap,
- * bias, ALiBi, masks, and (after the softmax) dropout. The one place for it, used by every rung.
+ * attention_scores.inc.h: what happens to a score between the dot product and P·V, in the order of the contract:
+ * softcap, bias, ALiBi, masks, and (after the softmax) dropout. The one place for it, used by every rung.
  *
  * Everything works on rows [0, rows) of a block of scores St[row][lane]; row r is key first + r.
  * Cost: bias, attn_mask and dropout are gathered lane by lane (a few cycles a score); the rest is vectorised.

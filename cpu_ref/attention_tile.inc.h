@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * attention_tile.inc.h: the arithmetic of one tile of queries against one block of keys, shared by every attention rung.
+ * attention_tile.inc.h: the arithmetic of one tile of queries against one block of keys, shared by every attention
+ * rung.
  *
- * Queries lie in SIMD lanes, so nothing is summed across lanes and neither K nor V is packed. With nq = nv·VF_LANES lanes:
+ * Queries lie in SIMD lanes, so nothing is summed across lanes and neither K nor V is packed. With nq = nv·VF_LANES
+ * lanes:
  *   score_rows    St[r][lane] = Σ_c K[r][c]·Q[c][lane], and the running maximum of every lane (NULL = not wanted)
  *   softmax_rows  m, corr = exp(m_old - m), P = exp(St - m) in place, l = l·corr + Σ P
  *   value_rows    O[c][lane] = O[c][lane]·corr[lane] + Σ_r V[r][c]·P[r][lane]
- * A lane's bits depend on nothing but its own column: not on nv, the register blocks, its neighbours, or whether a block that is
- * hidden from it is skipped or multiplied by exact zeros (corr = exp(0) = 1). Two things see to it: each block is summed
- * from 0 and then joined to O (which is also what makes the depth KEY_BLOCK + number of blocks), and l is summed in two
- * chains, even and odd rows of the block.
+ * A lane's bits depend on nothing but its own column: not on nv, the register blocks, its neighbours, or whether a
+ * block that is hidden from it is skipped or multiplied by exact zeros (corr = exp(0) = 1). Two things see to it: each
+ * block is summed from 0 and then joined to O (which is also what makes the depth KEY_BLOCK + number of blocks), and l
+ * is summed in two chains, even and odd rows of the block.
  *
  * Register blocks (rows × vectors) come from kernels_<isa>.c: TILE_ROWS × TILE_VECTORS accumulators for full tiles,
  * NARROW_ROWS × 1 for few queries. 2 FLOPs · rows · nq · columns; per column one broadcast a row and one load a vector.
@@ -102,8 +104,8 @@ VF_INLINE void value_rows(const int nv, const float *v, int64_t ldv, const float
 }
 
 /*
- * The same sum where a hidden key meets a V that is not finite: 0·NaN is NaN, so hidden pairs are left out by selection.
- * Same order, same bits for the others. `visible` has one word a row and vector. Rare, so written plainly.
+ * The same sum where a hidden key meets a V that is not finite: 0·NaN is NaN, so hidden pairs are left out by
+ * selection. Same order, same bits for the others. `visible` has one word a row and vector. Rare, so written plainly.
  */
 static void value_rows_select(int nv, const float *v, int64_t ldv, const float *p, float *o, int64_t keys,
                               int64_t columns, const vf *corr, const uint32_t *visible)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* kernels_avx2.c: the kernels in AVX2, FMA and F16C. Only static functions besides the list, so that no code of this file
- * can be linked into another one's callers. */
+/*
+ * kernels_avx2.c: the kernels in AVX2, FMA and F16C. Only static functions besides the list, so
+ * that no code of this file can be linked into another one's callers.
+ */
 #include "cpu.h"
 #include "simd_avx2.h"
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* kernels_avx512.c: the kernels in AVX-512 F, BW, DQ and VL. Only static functions besides the list, so that no code of this file
- * can be linked into another one's callers. */
+/*
+ * kernels_avx512.c: the kernels in AVX-512 F, BW, DQ and VL. Only static functions besides the list, so
+ * that no code of this file can be linked into another one's callers.
+ */
 #include "cpu.h"
 #include "simd_avx512.h"
 

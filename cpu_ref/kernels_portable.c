@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* kernels_portable.c: the kernels in plain C, for any processor. Only static functions besides the list, so that no code of this file
- * can be linked into another one's callers. */
+/*
+ * kernels_portable.c: the kernels in plain C, for any processor. Only static functions besides the list, so
+ * that no code of this file can be linked into another one's callers.
+ */
 #include "cpu.h"
 #include "simd_portable.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * simd_avx2.h: the vector vocabulary of simd_portable.h (which says what each name means) for AVX2, FMA and F16C: 8 floats.
+ * simd_avx2.h: the vector vocabulary of simd_portable.h (which says what each name means) for AVX2, FMA and F16C: 8
+ * floats.
  */
 #ifndef KILN_CPU_REF_SIMD_AVX2_H
 #define KILN_CPU_REF_SIMD_AVX2_H

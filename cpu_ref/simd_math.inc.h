@@ -2,8 +2,8 @@
 /*
  * simd_math.inc.h: vf_exp and vf_tanh for every instruction set, included at the end of simd_<isa>.h.
  *
- * vf_exp, x <= 88: natural exponential by Cody and Waite's reduction x = n·ln 2 + f (n·LN2_HIGH is exact, so an fma that
- * rounds twice does no harm) and a minimax polynomial of degree 6 with p(0) = 1, so that exp(0) is exactly 1.
+ * vf_exp, x <= 88: natural exponential by Cody and Waite's reduction x = n·ln 2 + f (n·LN2_HIGH is exact, so an fma
+ * that rounds twice does no harm) and a minimax polynomial of degree 6 with p(0) = 1, so that exp(0) is exactly 1.
  *   relative error <= VF_EXP_ERROR, found by trying every float in [-87.34, 0];
  *   x < VF_EXP_LEAST (results below 2^-126, -inf included) gives exactly 0: no denormal is made; NaN stays NaN.
  * vf_tanh, any x: an odd polynomial below 0.55 (relative error 2e-7, so that small scores keep their precision), else

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * simd_portable.h: the vector vocabulary of the CPU kernels in plain C (GCC vector extension, 4 floats), for any processor.
- * vf = VF_LANES floats, vm = one truth value a lane. vf_set1 zero load store load_tail store_tail add sub mul div fma(ab+c)
- * max min abs neg eq lt le not_lt finite select(m,a,b) keep(m,a) hsum hmax,
+ * simd_portable.h: the vector vocabulary of the CPU kernels in plain C (GCC vector extension, 4 floats), for any
+ * processor. vf = VF_LANES floats, vm = one truth value a lane. vf_set1 zero load store load_tail store_tail add sub
+ * mul div fma(ab+c) max min abs neg eq lt le not_lt finite select(m,a,b) keep(m,a) hsum hmax,
  * transpose(r): r[i][j] <-> r[j][i] of VF_LANES vectors; vm_and or not first(n) bits of_bits any all;
  * vf_load_type(p,type) load_type_tail(p,type,n) store_type store_type_tail: fp32, fp16, bf16, rounding to nearest even;
- * vf_exp vf_tanh (simd_math.inc.h). Tails (0 <= n <= VF_LANES) touch n elements, read 0 in the others. No alignment is asked.
+ * vf_exp vf_tanh (simd_math.inc.h). Tails (0 <= n <= VF_LANES) touch n elements, read 0 in the others. No alignment is
+ * asked.
  *
- * max and min give their *second* operand when one is NaN. lt, le, eq are false on NaN, not_lt is true. hsum adds in one
- * fixed order. fma here is a product and a sum, each rounded (VF_FMA_UNIT says so), so that bits do not depend on flags.
+ * max and min give their *second* operand when one is NaN. lt, le, eq are false on NaN, not_lt is true. hsum adds in
+ * one fixed order. fma here is a product and a sum, each rounded (VF_FMA_UNIT says so), so that bits do not depend on
+ * flags.
  */
 #ifndef KILN_CPU_REF_SIMD_PORTABLE_H
 #define KILN_CPU_REF_SIMD_PORTABLE_H

@@ -253,10 +253,10 @@ static void needle(const char *algorithm, int32_t type, int64_t sk, int64_t at, 
     test_put(a->k, at * 8 + 5, score);
     for (int64_t j = 0; j < 8; j++)
         test_put(a->v, at * 8 + j, 64 + (double)j);
-    test_label("needle %s: key %lld of %lld, score %g", test_algorithm_name(algorithm), (long long)at, (long long)sk,
-               score);
     if (!test_attention_ran(a, algorithm))
         return;
+    test_label("needle %s: key %lld of %lld, score %g", test_algorithm_name(algorithm), (long long)at, (long long)sk,
+               score);
     double rest = (double)(sk - 1) * exp(-score), weight = 1 / (1 + rest);
     for (int64_t j = 0; j < 8; j++) {
         double want = weight * (64 + (double)j), got = test_result(a->o, j);

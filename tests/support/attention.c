@@ -4,6 +4,10 @@
 
 #include "../../common/context.h"
 
+#if KILN_TEST_HAVE_PROBLEM
+#include "verify_line.h"
+#endif
+
 #include <stdio.h>
 
 const char *const attention_values_name[VALUES_COUNT] = {"normal", "outliers", "negative", "huge",
@@ -387,6 +391,18 @@ test_attention *test_attention_new(const attention_case *description)
 
 /* ------------------------------------------------------------------------------------------------ judgement */
 
+/* The label of a run: the description and, where the program is built, the line that `kiln verify` takes. */
+static void label_run(const test_attention *a, const char *algorithm)
+{
+    char text[512], line[512] = "";
+    describe(&a->c, text, sizeof text);
+#if KILN_TEST_HAVE_PROBLEM
+    test_verify_line(a, algorithm, line, sizeof line);
+#endif
+    test_label("%s, algorithm %s%s%s%s", text, test_algorithm_name(algorithm), line[0] ? "\n    kiln verify '" : "",
+               line, line[0] ? "'" : "");
+}
+
 void test_attention_oracle(test_attention *a, const kiln_numerics *numerics)
 {
     if (a->judged && memcmp(&a->numerics, numerics, sizeof *numerics) == 0)
@@ -434,6 +450,7 @@ kiln_status test_attention_run(test_attention *a, kiln_context *context, const c
 {
     kiln_numerics numerics = {0};
     a->args.algorithm = algorithm;
+    label_run(a, algorithm);
     kiln_status status = test_supported(KILN_OP_ATTENTION_FORWARD, context, &a->args, why, cap);
     if (status == KILN_OK) {
         status = kiln_internal_numerics(context, KILN_OP_ATTENTION_FORWARD, &a->args, &numerics);

@@ -26,7 +26,7 @@ static struct {
     void **blocks;
     size_t block_count;
     uint64_t random;
-    char label[1024];
+    char label[1200];
 } state;
 
 /* ------------------------------------------------------------------------------------------------ suites */
@@ -41,7 +41,7 @@ void test_label(const char *format, ...)
 
 void test_fail(const char *format, ...)
 {
-    char message[1024];
+    char message[2048];
     va_list list;
     va_start(list, format);
     vsnprintf(message, sizeof message, format, list);
