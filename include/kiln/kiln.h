@@ -614,7 +614,8 @@ KILN_API kiln_status kiln_attention_backward(kiln_context *context, const kiln_a
 /**
  * Joins n partial results over disjoint sets of keys into the result over all of them:
  * lse = ln Σ exp lse_i, o = Σ exp(lse_i - lse)·o_i (Rabe and Staats 2021). The neutral element is (0, -inf): such a
- * part is not read beyond its lse. One part, or one non-neutral part, is passed through exactly.
+ * part is not read beyond its lse. One part, or one non-neutral part, with a finite lse is passed
+ * through exactly; a NaN or +inf among the lse gives NaN.
  */
 typedef struct kiln_attention_merge_args {
     size_t struct_size;                  /**< sizeof this struct */

@@ -120,6 +120,30 @@ dlopen)
     "$CC" -std=c11 -D_GNU_SOURCE "${flags[@]}" "-I$moved/include" "$here/dlopen.c" -o "$work/bin/dlopen" -ldl -lpthread
     "$work/bin/dlopen" "$(libdir "$moved")/libkiln.so" || fail "dlopen returned $?"
     ;;
+five_minutes)
+    # The programs of include/README.md, word for word.
+    tree=$work/$way
+    mkdir -p "$tree"
+    for language in c cpp python; do
+        awk -v fence="^\`\`\`$language\$" '$0 ~ fence { on = 1; next } /^```$/ { on = 0 } on' \
+            "$source/include/README.md" >"$tree/attention.$language"
+        [[ -s $tree/attention.$language ]] || fail "include/README.md has no $language program"
+    done
+    link=("-I$moved/include" "-L$(libdir "$moved")" -lkiln "-Wl,-rpath,$(libdir "$moved")")
+    "$CC" -std=c11 "${flags[@]}" "$tree/attention.c" -o "$tree/c" "${link[@]}"
+    run "$tree/c" linked
+    CXX=${CXX:-c++}
+    has "$CXX"
+    "$CXX" -std=c++17 "${flags[@]}" "$tree/attention.cpp" -o "$tree/cpp" "${link[@]}"
+    run "$tree/cpp" linked
+    for python in ${PYTHON:-python3 /usr/bin/python3}; do
+        if "$python" -c 'import numpy' 2>/dev/null; then
+            "$python" "$tree/attention.python" "$(libdir "$moved")/libkiln.so"
+            exit
+        fi
+    done
+    skip "C and C++ ran; no python3 with NumPy (Debian and Ubuntu: python3-numpy)"
+    ;;
 program)
     [[ -x $moved/bin/kiln ]] || skip "the program was not built (KILN_BUILD_PROGRAM)"
     (cd / && "$moved/bin/kiln" info) || fail "kiln info"
