@@ -194,9 +194,13 @@ static int admit(benchmark *b, runner *owner, const char *line, rival *rivals, i
         }
         admitted++;
         progress("checking %s", r->runner.kernel);
-        if (judge_run(&r->runner, &options, &r->report) != JUDGE_RIGHT) {
+        judge_verdict verdict = judge_run(&r->runner, &options, &r->report);
+        if (verdict == JUDGE_WRONG) {
             b->wrong++;
             report_wrong(b, r, line);
+        } else if (verdict != JUDGE_RIGHT) { /* the same for every rung */
+            *code = usage_error(&about, "%s: %s", line, r->report.sentence);
+            break;
         }
         kiln_numerics numerics = {0};
         kiln_internal_numerics(b->session.context, r->runner.call.op, problem_call_args(&r->runner.call), &numerics);
@@ -261,6 +265,7 @@ static int bench_one(benchmark *b, const problem_spec *spec)
     problem_data data;
     problem_spec plain = *spec;
     runner owner;
+    judge_report report;
     int code = EXIT_RIGHT;
     plain.algorithm[0] = '\0';
     if (spec->algorithm[0] != '\0')
@@ -269,8 +274,8 @@ static int bench_one(benchmark *b, const problem_spec *spec)
     progress("building %s", line);
     if (!problem_build(&plain, 0, &data, why, sizeof why))
         return usage_error(&about, "%s: %s", line, why);
-    if (!judge_prepare(&data, why, sizeof why))
-        code = usage_error(&about, "%s: %s", line, why);
+    if (judge_prepare(b->session.context, &data, &report) != JUDGE_RIGHT)
+        code = usage_error(&about, "%s: %s", line, report.sentence);
     else if (runner_open(&owner, b->session.context, &data) != KILN_OK)
         code = usage_error(&about, "%s: %s", line, kiln_last_error());
     if (code == EXIT_RIGHT) {

@@ -200,7 +200,7 @@ static int draw(const model *m, const json_t *rows)
     text_si(m->flops_peak, "FLOP/s", flops, sizeof flops);
     snprintf(title, sizeof title, "Roofline of %.48s (%s, %s), %lld heads, d = %lld", m->peak.model.name, flops,
              m->dtype, (long long)m->heads, (long long)m->d);
-    plot p = {title, "FLOP per byte", "attainable FLOP/s", series, 3};
+    plot p = {.title = title, .x_label = "FLOP per byte", .y_label = "attainable FLOP/s", .series = series, .count = 3};
     if (!plot_write(&p, m->plot, note, sizeof note))
         return usage_error(&about, "%s", note);
     if (note[0] != '\0')

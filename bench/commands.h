@@ -7,6 +7,7 @@ int command_info(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_roofline(int argc, char **argv);
+int command_report(int argc, char **argv);
 int command_trace(int argc, char **argv);
 
 #endif

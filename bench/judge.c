@@ -50,6 +50,25 @@ static judge_verdict refused(judge_report *report, kiln_status status)
     return conclude(report, JUDGE_REFUSED, "%s: %s", kiln_status_name(status), kiln_last_error());
 }
 
+static const kiln_device host_device = {KILN_DEVICE_CPU, 0};
+
+/* Are the contents of the lengths (cu_seqlens, seqused, block_table, ...) of a call on host tensors such that the oracle may
+ * trust them? Answers KILN_OK, or the library's status with its sentence in kiln_last_error(). */
+static kiln_status check_lengths(const problem_call *call)
+{
+    const kiln_context host = {.device = host_device};
+    kiln_problem problem;
+    memset(&problem, 0, sizeof problem);
+    if (call->op != KILN_OP_ATTENTION_FORWARD && call->op != KILN_OP_ATTENTION_BACKWARD)
+        return KILN_OK;
+    bool backward = call->op == KILN_OP_ATTENTION_BACKWARD;
+    kiln_status status = backward ? kiln_validate_attention_backward(&host, &call->backward, false, &problem)
+                                  : kiln_validate_attention_forward(&host, &call->forward, false, &problem);
+    if (status != KILN_OK)
+        return status;
+    return kiln_validate_lengths(backward ? &problem.backward.forward : &problem.attention);
+}
+
 /* Room for one output's exact values, if the call has it. False: out of memory. */
 static bool expect(judge *j, problem_slot slot, kiln_oracle_output *exact)
 {
@@ -331,7 +350,9 @@ judge_verdict judge_run(runner *r, const judge_options *options, judge_report *r
     if (status != KILN_OK)
         return refused(report, status);
 
-    problem_call_init(&host, r->data, (kiln_device){KILN_DEVICE_CPU, 0}, NULL);
+    problem_call_init(&host, r->data, host_device, NULL);
+    if (check_lengths(&host) != KILN_OK) /* a device clamps what it reads there, the oracle does not */
+        return conclude(report, JUDGE_UNKNOWN, "the oracle does not follow wrong lengths: %s", kiln_last_error());
     status = consult(&j, &host, &numerics, options->full);
     if (status == KILN_OK)
         report->verdict = compare_all(&j);
@@ -362,15 +383,29 @@ static void put_values(problem_data *data, problem_slot slot, const double *valu
     problem_each(&data->tensor[slot], store_one, &s);
 }
 
-bool judge_prepare(problem_data *data, char *why, size_t cap)
+/* Would the library take it? Asked before the oracle sees the arguments, which it trusts. */
+static kiln_status acceptable(kiln_context *context, const problem_data *data, char *why, size_t cap)
+{
+    problem_call call;
+    problem_call_init(&call, data, kiln_context_device(context), NULL);
+    return runner_supported(context, &call, why, cap);
+}
+
+judge_verdict judge_prepare(kiln_context *context, problem_data *data, judge_report *report)
 {
     static const kiln_numerics exact = {0};
     problem_call call;
-    kiln_status status = KILN_OK;
+    char why[256];
     problem_slot first = data->spec.op == KILN_OP_SOFTMAX_BACKWARD ? SLOT_Y : SLOT_O;
+    memset(report, 0, sizeof *report);
+    kiln_status status = acceptable(context, data, why, sizeof why);
+    if (status != KILN_OK)
+        return refused(report, status);
     if (data->spec.op != KILN_OP_SOFTMAX_BACKWARD && data->spec.op != KILN_OP_ATTENTION_BACKWARD)
-        return true;
-    problem_call_init(&call, data, (kiln_device){KILN_DEVICE_CPU, 0}, NULL);
+        return JUDGE_RIGHT;
+    problem_call_init(&call, data, host_device, NULL);
+    if (check_lengths(&call) != KILN_OK)
+        return JUDGE_RIGHT; /* no forward result; the call that follows refuses the lengths, or clamps them */
     double *value = calloc((size_t)problem_count(&data->tensor[first]) + 1, sizeof(double));
     double *lse = first == SLOT_O ? calloc((size_t)problem_count(&data->tensor[SLOT_LSE]) + 1, sizeof(double)) : NULL;
     if (value == NULL || (first == SLOT_O && lse == NULL)) {
@@ -387,20 +422,12 @@ bool judge_prepare(problem_data *data, char *why, size_t cap)
         if (first == SLOT_O)
             put_values(data, SLOT_LSE, lse);
     } else {
-        snprintf(why, cap, "the forward result that backward needs could not be computed: %s",
+        conclude(report, JUDGE_UNKNOWN, "the forward result that backward needs could not be computed: %s",
                  kiln_status_name(status));
     }
     free(value);
     free(lse);
-    return status == KILN_OK;
-}
-
-/* Would the library take it? Asked before the oracle sees the arguments, which it trusts. */
-static kiln_status acceptable(kiln_context *context, problem_data *data, char *why, size_t cap)
-{
-    problem_call call;
-    problem_call_init(&call, data, kiln_context_device(context), NULL);
-    return runner_supported(context, &call, why, cap);
+    return report->verdict;
 }
 
 judge_verdict judge_problem(kiln_context *context, const problem_spec *spec, const judge_options *options,
@@ -412,16 +439,14 @@ judge_verdict judge_problem(kiln_context *context, const problem_spec *spec, con
     memset(report, 0, sizeof *report);
     if (!problem_build(spec, 0, &data, why, sizeof why))
         return conclude(report, JUDGE_UNKNOWN, "%s", why);
-    kiln_status status = acceptable(context, &data, why, sizeof why);
-    if (status != KILN_OK)
-        refused(report, status);
-    else if (!judge_prepare(&data, why, sizeof why))
-        conclude(report, JUDGE_UNKNOWN, "%s", why);
-    else if ((status = runner_open(&r, context, &data)) != KILN_OK)
-        refused(report, status);
-    else {
-        judge_run(&r, options, report);
-        runner_close(&r);
+    if (judge_prepare(context, &data, report) == JUDGE_RIGHT) {
+        kiln_status status = runner_open(&r, context, &data);
+        if (status != KILN_OK) {
+            refused(report, status);
+        } else {
+            judge_run(&r, options, report);
+            runner_close(&r);
+        }
     }
     problem_free(&data);
     return report->verdict;

@@ -38,9 +38,13 @@ typedef struct judge_report {
     double got, want, error, bound;
 } judge_report;
 
-/* Fills what the operation reads from an earlier one (backward's o and softmax_lse, softmax_backward's y) from the oracle.
- * Call it once after problem_build(). */
-bool judge_prepare(problem_data *data, char *why, size_t cap);
+/*
+ * Asks whether the library takes the call; then fills what the operation reads from an earlier one (backward's o and
+ * softmax_lse, softmax_backward's y) from the oracle. JUDGE_RIGHT to go on, otherwise the report says why not. Call it once
+ * after problem_build(). Where the contents of lengths are wrong nothing is filled: the oracle would read outside its
+ * tensors, and it is for the call to refuse them.
+ */
+judge_verdict judge_prepare(kiln_context *context, problem_data *data, judge_report *report);
 
 /* Runs the call of an open runner twice and judges it. */
 judge_verdict judge_run(runner *r, const judge_options *options, judge_report *report);

@@ -20,6 +20,7 @@ static const entry entries[] = {
     {"verify", command_verify, "is a result right? every element against the fp64 oracle"},
     {"bench", command_bench, "how fast is every rung of the ladder? verified, then timed"},
     {"roofline", command_roofline, "how fast could it be? operations, bytes, least time on any device"},
+    {"report", command_report, "results of several machines on one page, as text or HTML with plots"},
     {"trace", command_trace, "watch the online softmax work, block by block, on your numbers"},
 };
 enum { ENTRIES = sizeof entries / sizeof *entries };

@@ -21,13 +21,27 @@ int usage_error(const command *about, const char *format, ...)
     return EXIT_USAGE;
 }
 
+/* What stands before a name on the command line. */
+static const char *dashes(const char *name)
+{
+    return name[0] == '-' ? "" : "--";
+}
+
+/* Is `word`, up to `length` bytes (before an =), this option? */
+static bool is_option(const option *o, const char *word, size_t length)
+{
+    size_t before = strlen(dashes(o->name));
+    return strlen(o->name) + before == length && strncmp(word, "--", before) == 0 &&
+           strncmp(word + before, o->name, length - before) == 0;
+}
+
 static void print_help(const command *about, const option *options, size_t count)
 {
     printf("Usage: kiln %s\n\n%s\nOptions\n", about->usage, about->about);
     for (size_t i = 0; i < count; i++) {
         char left[48];
-        snprintf(left, sizeof left, "--%s%s%s", options[i].name, options[i].argument ? " " : "",
-                 options[i].argument ? options[i].argument : "");
+        snprintf(left, sizeof left, "%s%s%s%s", dashes(options[i].name), options[i].name,
+                 options[i].argument ? " " : "", options[i].argument ? options[i].argument : "");
         printf("  %-24s %s\n", left, options[i].help);
     }
     printf("  %-24s %s\n\nExamples\n%s", "--help", "this text", about->examples);
@@ -43,7 +57,7 @@ static int unknown(const command *about, const option *options, size_t count, co
         names[n++] = options[i].name;
     const char *near = text_nearest(word + strspn(word, "-"), names, n);
     if (near != NULL)
-        return usage_error(about, "unknown option \"%s\": did you mean --%s?", word, near);
+        return usage_error(about, "unknown option \"%s\": did you mean %s%s?", word, dashes(near), near);
     return usage_error(about, "unknown option \"%s\": `kiln %s --help` lists them", word, about->name);
 }
 
@@ -91,10 +105,9 @@ bool options_read(const command *about, const option *options, size_t count, int
             *exit_code = EXIT_RIGHT;
             return false;
         }
-        const char *name = word + 2, *equals = strchr(word, '=');
-        size_t length = equals != NULL ? (size_t)(equals - name) : strlen(name), at = 0;
-        while (at < count &&
-               (word[1] != '-' || strlen(options[at].name) != length || strncmp(options[at].name, name, length) != 0))
+        const char *equals = strchr(word, '=');
+        size_t length = equals != NULL ? (size_t)(equals - word) : strlen(word), at = 0;
+        while (at < count && !is_option(&options[at], word, length))
             at++;
         if (at == count) {
             *exit_code = unknown(about, options, count, word);
@@ -107,8 +120,7 @@ bool options_read(const command *about, const option *options, size_t count, int
         }
         if (options[at].kind != OPTION_SWITCH && value == NULL) {
             if (i + 1 == argc) {
-                *exit_code = usage_error(about, "--%s needs a value: write --%s %s", options[at].name, options[at].name,
-                                         options[at].argument);
+                *exit_code = usage_error(about, "%s needs a value: write %s %s", word, word, options[at].argument);
                 return false;
             }
             value = argv[++i];

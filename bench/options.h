@@ -20,7 +20,7 @@ typedef enum option_kind {
 } option_kind;
 
 typedef struct option {
-    const char *name; /* without the dashes */
+    const char *name; /* without its two dashes; a name that begins with a dash is written as it is: -o */
     option_kind kind;
     void *value;
     const char *argument; /* what the help calls the value; NULL for switches */

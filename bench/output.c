@@ -10,8 +10,6 @@
 #include "output.h"
 #include "text.h"
 
-enum { CELL_MAX = 512 };
-
 bool output_format_find(const char *name, output_format *format)
 {
     static const char *const names[] = {"text", "csv", "json"};
@@ -23,7 +21,7 @@ bool output_format_find(const char *name, output_format *format)
     return false;
 }
 
-static void format_cell(const column *c, const json_t *record, char *text, size_t cap)
+void output_cell(const column *c, const json_t *record, char *text, size_t cap)
 {
     const json_t *value = json_object_get(record, c->key);
     snprintf(text, cap, "-");
@@ -46,7 +44,7 @@ static void format_cell(const column *c, const json_t *record, char *text, size_
 
 void output_table(FILE *to, const column *columns, size_t count, const json_t *records)
 {
-    char cell[CELL_MAX];
+    char cell[OUTPUT_CELL_MAX];
     size_t index;
     json_t *record;
     size_t *width = calloc(count, sizeof *width);
@@ -58,7 +56,7 @@ void output_table(FILE *to, const column *columns, size_t count, const json_t *r
         width[c] = strlen(columns[c].title);
         json_array_foreach(records, index, record)
         {
-            format_cell(&columns[c], record, cell, sizeof cell);
+            output_cell(&columns[c], record, cell, sizeof cell);
             width[c] = strlen(cell) > width[c] ? strlen(cell) : width[c];
         }
     }
@@ -70,7 +68,7 @@ void output_table(FILE *to, const column *columns, size_t count, const json_t *r
             if (row == 0)
                 snprintf(cell, sizeof cell, "%s", columns[c].title);
             else
-                format_cell(&columns[c], json_array_get(records, row - 1), cell, sizeof cell);
+                output_cell(&columns[c], json_array_get(records, row - 1), cell, sizeof cell);
             size_t space = width[c] - strlen(cell);
             bool left = columns[c].kind == COLUMN_TEXT;
             fprintf(to, "%*s%s", (int)(pending + (left ? 0 : space)), "", cell);

@@ -31,6 +31,10 @@ typedef struct column {
     int decimals;     /* COLUMN_NUMBER */
 } column;
 
+/* What the column shows of one record. */
+void output_cell(const column *c, const json_t *record, char *text, size_t cap);
+enum { OUTPUT_CELL_MAX = 512 };
+
 /* An aligned text table of an array of records. */
 void output_table(FILE *to, const column *columns, size_t count, const json_t *records);
 /* CSV with one header line; text is quoted where it must be. */

@@ -25,12 +25,6 @@ static bool installed(const char *program)
     return false;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 /* A string of gnuplot: in single quotes only the quote itself is special. */
 static void quoted(FILE *to, const char *text)
 {
@@ -45,9 +39,16 @@ static void quoted(FILE *to, const char *text)
 
 static void script(const plot *p, const char *file, FILE *to)
 {
-    fprintf(to, "set terminal %s size 1000,700\nset output ", ends_with(file, ".svg") ? "svg" : "png");
+    fprintf(to, "set terminal %s size 1000,700\nset output ", text_ends_with(file, ".svg") ? "svg" : "png");
     quoted(to, file);
-    fprintf(to, "\nset logscale xy\nset grid\nset key bottom right noenhanced\nset title ");
+    fprintf(to, "\nset logscale %s\nset grid\nset key %s noenhanced\n", p->x_names != NULL ? "y" : "xy",
+            p->x_names != NULL ? "below" : "bottom right");
+    for (size_t i = 0; i < p->x_count; i++) {
+        fprintf(to, i == 0 ? "set xrange [0.5:%zu.5]\nset xtics noenhanced (" : ", ", p->x_count);
+        quoted(to, p->x_names[i]);
+        fprintf(to, " %zu%s", i + 1, i + 1 == p->x_count ? ")\n" : "");
+    }
+    fprintf(to, "set title ");
     quoted(to, p->title);
     fprintf(to, " noenhanced\nset xlabel ");
     quoted(to, p->x_label);
@@ -141,16 +142,21 @@ static bool close_file(FILE *to, bool is_pipe)
     return (is_pipe ? pclose(to) : fclose(to)) == 0 && !bad;
 }
 
+bool plot_draws_images(void)
+{
+    return installed("gnuplot");
+}
+
 bool plot_write(const plot *p, const char *file, char *note, size_t cap)
 {
     char path[1024];
-    bool image = ends_with(file, ".png") || ends_with(file, ".svg"), gnuplot = image && installed("gnuplot");
+    bool image = text_ends_with(file, ".png") || text_ends_with(file, ".svg"), gnuplot = image && plot_draws_images();
     note[0] = '\0';
     if (strcmp(file, "-") == 0) {
         draw_text(p, stdout);
         return true;
     }
-    if ((!image && !ends_with(file, ".txt")) || strlen(file) + 5 > sizeof path) {
+    if ((!image && !text_ends_with(file, ".txt")) || strlen(file) + 5 > sizeof path) {
         snprintf(note, cap,
                  "a plot is written to a file that ends in .png, .svg or .txt, or to - for text here, not to \"%s\"",
                  file);
@@ -183,4 +189,47 @@ bool plot_write(const plot *p, const char *file, char *note, size_t cap)
              : image && !gnuplot ? " (Debian: apt install gnuplot-nox)"
                                  : "");
     return good;
+}
+
+/* The rest of a file from the first <svg on. */
+static char *read_svg(FILE *from)
+{
+    char *text = NULL;
+    if (fseek(from, 0, SEEK_END) == 0) {
+        long size = ftell(from);
+        rewind(from);
+        text = size > 0 ? calloc((size_t)size + 1, 1) : NULL;
+        if (text != NULL && fread(text, 1, (size_t)size, from) != (size_t)size)
+            text[0] = '\0';
+    }
+    char *begin = text != NULL ? strstr(text, "<svg") : NULL;
+    if (begin == NULL) {
+        free(text);
+        return NULL;
+    }
+    memmove(text, begin, strlen(begin) + 1);
+    return text;
+}
+
+char *plot_svg(const plot *p)
+{
+    char path[1024], note[1280];
+    const char *folder = getenv("TMPDIR");
+    char *svg = NULL;
+    if (!plot_draws_images())
+        return NULL;
+    int length = snprintf(path, sizeof path, "%s/kiln-XXXXXX.svg", folder != NULL ? folder : "/tmp");
+    int file = length < (int)sizeof path ? mkstemps(path, 4) : -1;
+    if (file < 0)
+        return NULL;
+    FILE *from = fdopen(file, "r");
+    if (from != NULL) {
+        if (plot_write(p, path, note, sizeof note))
+            svg = read_svg(from);
+        fclose(from);
+    } else {
+        close(file);
+    }
+    unlink(path);
+    return svg;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * plot.h: log-log plots. By gnuplot when it is installed (PNG or SVG by the file's ending), as plain text otherwise.
+ * plot.h: log-log plots, or points over a row of names. By gnuplot when it is installed (PNG or SVG by the file's ending),
+ * as plain text otherwise.
  */
 #ifndef KILN_BENCH_PLOT_H
 #define KILN_BENCH_PLOT_H
@@ -20,6 +21,9 @@ typedef struct plot {
     const char *title, *x_label, *y_label;
     const plot_series *series;
     size_t count;
+    const char *const
+        *x_names; /* NULL, or the names of x = 1, 2, ...: then that axis is not logarithmic (images only) */
+    size_t x_count;
 } plot;
 
 /*
@@ -28,5 +32,10 @@ typedef struct plot {
  * result false, why nothing was.
  */
 bool plot_write(const plot *p, const char *file, char *note, size_t cap);
+
+/* Can images be drawn here? */
+bool plot_draws_images(void);
+/* The plot as one <svg> element, from malloc; NULL if it could not be drawn. Uses a file in $TMPDIR or /tmp for a moment. */
+char *plot_svg(const plot *p);
 
 #endif

@@ -51,6 +51,12 @@ const char *text_nearest(const char *word, const char *const *names, size_t coun
     return best;
 }
 
+bool text_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
 void text_append(char *text, size_t cap, size_t *used, const char *format, ...)
 {
     va_list list;

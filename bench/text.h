@@ -12,6 +12,8 @@
 /* The name that `word` most likely meant, or NULL if none is near (more than about a third of the letters differ). */
 const char *text_nearest(const char *word, const char *const *names, size_t count);
 
+bool text_ends_with(const char *text, const char *end);
+
 /* Appends formatted text at *used, never past cap; *used counts what the whole would need, as snprintf does. */
 void text_append(char *text, size_t cap, size_t *used, const char *format, ...) __attribute__((format(printf, 4, 5)));
 

@@ -6,6 +6,12 @@
  */
 #include "problem.h"
 
+char *kiln_tensor_data(const kiln_tensor *tensor)
+{
+    static char nothing;
+    return tensor->data ? (char *)tensor->data + tensor->byte_offset : &nothing;
+}
+
 int64_t kiln_tensor_stride(const kiln_tensor *tensor, int axis)
 {
     if (tensor->shape[axis] == 1)
@@ -24,7 +30,7 @@ kiln_view kiln_view_of(const kiln_tensor *tensor, int first)
     if (!tensor)
         return view;
     view.type = tensor->dtype.code * 256 + tensor->dtype.bits;
-    view.data = tensor->data ? (char *)tensor->data + tensor->byte_offset : NULL;
+    view.data = kiln_tensor_data(tensor);
     for (int axis = 0; axis < tensor->ndim; axis++) {
         view.size[first + axis] = tensor->shape[axis];
         view.stride[first + axis] = kiln_tensor_stride(tensor, axis);

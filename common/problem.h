@@ -7,7 +7,7 @@
  *  - `data` includes byte_offset; every axis of size 1 has stride 0, every broadcast input axis too, so that indexing with
  *    the logical index is always right; strides count elements;
  *  - head counts divide, shapes agree, types are ones that the header allows.
- * In queries (`supported`, `workspace`, `prepare`) `data` may be NULL: look at nothing but metadata.
+ * In queries (`supported`, `workspace`, `prepare`) `data` means nothing: look at nothing but metadata.
  */
 #ifndef KILN_COMMON_PROBLEM_H
 #define KILN_COMMON_PROBLEM_H
@@ -147,6 +147,10 @@ typedef struct kiln_problem {
         kiln_merge_problem merge;
     };
 } kiln_problem;
+
+/* Where element 0 of a public tensor lies. Never NULL: a tensor without elements (or a query) may leave `data` out, and
+ * kernels may add offsets to what they never read. */
+char *kiln_tensor_data(const kiln_tensor *tensor);
 
 /* Stride of one axis of a public tensor, in elements: 0 for size 1, computed where strides are NULL. */
 int64_t kiln_tensor_stride(const kiln_tensor *tensor, int axis);

@@ -50,7 +50,7 @@ static void build(const operand *operands, int count, const kiln_tensor *shape_o
         if (!t)
             continue;
         rows->type = kiln_tensor_type(t);
-        rows->data = t->data ? (char *)t->data + t->byte_offset : NULL;
+        rows->data = kiln_tensor_data(t);
         for (int k = 0; k < p->outer_rank; k++)
             rows->outer_stride[k] = kiln_tensor_stride(t, axis_of[k]);
         rows->stride = operands[i].row_value ? 0 : kiln_tensor_stride(t, last);

@@ -5,6 +5,13 @@
 
 #include "../support/attention.h"
 
+/* AddressSanitizer asks for this: an allocation that is too large returns NULL, as without it, instead of ending the test. */
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+
 static kiln_context *context;
 static void destroy(void)
 {
