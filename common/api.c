@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fp_env.h"
 #include "validate.h"
 
 typedef kiln_status (*validate_fn)(const kiln_context *context, const void *args, bool query, kiln_problem *problem);
@@ -51,7 +52,11 @@ static kiln_status make_problem(const kiln_context *context, kiln_op op, const v
     KILN_TRY(kiln_args_copy(&copy, operations[op].args_size, args, operations[op].args_name));
     memset(problem, 0, sizeof *problem);
     problem->op = op;
-    KILN_TRY(operations[op].validate(context, &copy, query, problem));
+    kiln_fp_env saved =
+        kiln_fp_env_enter(); /* the default scale is computed: not with the caller's rounding or traps */
+    kiln_status status = operations[op].validate(context, &copy, query, problem);
+    kiln_fp_env_leave(saved);
+    KILN_TRY(status);
     if (!query && context->backend->host_readable && attention_of(problem))
         KILN_TRY(kiln_validate_lengths(attention_of(problem)));
     return KILN_OK;

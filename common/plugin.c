@@ -2,18 +2,22 @@
 /*
  * plugin.c: finds and loads the files that hold backends (kiln_<name>.so).
  *
- * Searched, in this order: the caller's folder, the folders of KILN_BACKEND_PATH, `kiln/` beside the library. Never the
- * current directory. A file that cannot be used becomes an entry with the reason; it is never fatal. Nothing is ever
+ * Searched, in this order: the caller's folder, the absolute folders of KILN_BACKEND_PATH, `kiln/` beside the library. Never
+ * the current directory, unless the caller's folder says so. A file that cannot be used becomes an entry with the reason; it is never fatal. Nothing is ever
  * closed: runtimes inside plug-ins (OpenMP, CUDA) do not survive it.
  */
 #define _GNU_SOURCE /* dladdr, secure_getenv */
 #include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "registry.h"
 
@@ -23,12 +27,15 @@ static int is_plugin(const struct dirent *file)
     return length > 8 && strncmp(file->d_name, "kiln_", 5) == 0 && strcmp(file->d_name + length - 3, ".so") == 0;
 }
 
-static void search_folder(const char *folder, void (*visit)(void *user, const char *path), void *user)
+/* A folder that is not there or cannot be read is empty; false only for want of memory. */
+static bool search_folder(const char *folder, void (*visit)(void *user, const char *path), void *user)
 {
     struct dirent **files;
-    int count = folder[0] ? scandir(folder, &files, is_plugin, alphasort) : -1;
+    if (!folder[0])
+        return true;
+    int count = scandir(folder, &files, is_plugin, alphasort);
     if (count < 0)
-        return;
+        return errno != ENOMEM;
     for (int i = 0; i < count; i++) {
         char path[PATH_MAX];
         if (snprintf(path, sizeof path, "%s/%s", folder, files[i]->d_name) < (int)sizeof path)
@@ -36,6 +43,7 @@ static void search_folder(const char *folder, void (*visit)(void *user, const ch
         free(files[i]);
     }
     free(files);
+    return true;
 }
 
 /* Where plug-ins are, seen from a program in bin/: the build says, because distributions differ (lib, lib64, ...). */
@@ -44,28 +52,27 @@ static void search_folder(const char *folder, void (*visit)(void *user, const ch
 #endif
 
 /* `kiln/` beside the file that this code is in, or ../lib/kiln for a program in bin/ that has it linked in. */
-static void search_beside_library(void (*visit)(void *user, const char *path), void *user)
+static bool search_beside_library(void (*visit)(void *user, const char *path), void *user)
 {
     static const char anchor = 0;
     Dl_info here;
     char real[PATH_MAX], folder[PATH_MAX + 16];
     if (!dladdr(&anchor, &here) || !here.dli_fname || !realpath(here.dli_fname, real))
-        return;
+        return true;
     char *slash = strrchr(real, '/');
     if (!slash)
-        return;
+        return true;
     *slash = '\0';
     snprintf(folder, sizeof folder, "%s/kiln", real);
     struct stat info;
     if (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
         snprintf(folder, sizeof folder, "%s/../" KILN_LIBDIR "/kiln", real);
-    search_folder(folder, visit, user);
+    return search_folder(folder, visit, user);
 }
 
-void kiln_plugin_search(const char *plugin_path, void (*visit)(void *user, const char *path), void *user)
+bool kiln_plugin_search(const char *plugin_path, void (*visit)(void *user, const char *path), void *user)
 {
-    if (plugin_path)
-        search_folder(plugin_path, visit, user);
+    bool complete = !plugin_path || search_folder(plugin_path, visit, user);
     const char *list = secure_getenv("KILN_BACKEND_PATH");
     while (list && *list) {
         size_t length = strcspn(list, ":");
@@ -73,11 +80,12 @@ void kiln_plugin_search(const char *plugin_path, void (*visit)(void *user, const
         if (length < sizeof folder) {
             memcpy(folder, list, length);
             folder[length] = '\0';
-            search_folder(folder, visit, user);
+            if (folder[0] == '/') /* anything else would be taken from the current directory */
+                complete = search_folder(folder, visit, user) && complete;
         }
         list += length + (list[length] == ':');
     }
-    search_beside_library(visit, user);
+    return search_beside_library(visit, user) && complete;
 }
 
 /* Name of the first slot that is required and empty, or NULL. */
@@ -136,6 +144,38 @@ void kiln_registry_probe(kiln_registry_entry *entry, const kiln_backend *backend
         snprintf(entry->reason, sizeof entry->reason, "it gave no reason");
 }
 
+/* Is the end of this ELF file missing: a copy that is under way, or that ran out of disk? */
+static bool is_cut(int file, off_t size)
+{
+    ElfW(Ehdr) head;
+    ElfW(Phdr) segment;
+    if (pread(file, &head, sizeof head, 0) != sizeof head || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 ||
+        head.e_phentsize != sizeof segment)
+        return false; /* dlopen() will say what is wrong */
+    for (int i = 0; i < head.e_phnum; i++)
+        if (pread(file, &segment, sizeof segment, (off_t)head.e_phoff + i * (off_t)sizeof segment) != sizeof segment ||
+            (segment.p_type == PT_LOAD &&
+             (segment.p_offset > (uint64_t)size || segment.p_filesz > (uint64_t)size - segment.p_offset)))
+            return true;
+    return false;
+}
+
+/* Why dlopen() must not see the file: it waits at a pipe and faults in a file that is cut short. NULL = it may. */
+static const char *unfit(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return NULL;
+    if (!S_ISREG(info.st_mode))
+        return "it is not a file";
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return NULL;
+    bool cut = is_cut(file, info.st_size);
+    close(file);
+    return cut ? "the file is cut short" : NULL;
+}
+
 int kiln_plugin_load(const char *path, const kiln_services *services, kiln_registry_entry *entries, int cap)
 {
     kiln_registry_entry *first = &entries[0];
@@ -143,9 +183,11 @@ int kiln_plugin_load(const char *path, const kiln_services *services, kiln_regis
     first->path = path;
     first->name = slash ? slash + 1 : path;
     first->score = -1;
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    const char *text = unfit(path);
+    void *library = text ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) {
-        const char *text = dlerror();
+        if (!text)
+            text = dlerror();
         snprintf(first->reason, sizeof first->reason, "it could not be loaded: %s", text ? text : "no reason given");
         return 1;
     }

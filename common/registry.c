@@ -108,7 +108,8 @@ kiln_status kiln_registry_visit(const char *plugin_path, const kiln_log *log,
     selection s = {.log = log};
     pthread_mutex_lock(&lock);
     select_group(&s, linked_in());
-    kiln_plugin_search(plugin_path, select_file, &s);
+    if (!kiln_plugin_search(plugin_path, select_file, &s))
+        s.out_of_memory = true;
     pthread_mutex_unlock(&lock);
 
     bool stop = s.out_of_memory;

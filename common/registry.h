@@ -27,7 +27,8 @@ kiln_status kiln_registry_visit(const char *plugin_path, const kiln_log *log,
 void kiln_registry_probe(kiln_registry_entry *entry, const kiln_backend *backend);
 /* plugin.c: loads one file; fills entries[0 ... returned-1] (zeroed by the caller), at least one, at most `cap`. */
 int kiln_plugin_load(const char *path, const kiln_services *services, kiln_registry_entry *entries, int cap);
-/* plugin.c: calls visit for every file in the plug-in folders that looks like a plug-in, sorted by name in each. */
-void kiln_plugin_search(const char *plugin_path, void (*visit)(void *user, const char *path), void *user);
+/* plugin.c: calls visit for every file in the plug-in folders that looks like a plug-in, sorted by name in each. False: a
+ * folder could not be read for want of memory. */
+bool kiln_plugin_search(const char *plugin_path, void (*visit)(void *user, const char *path), void *user);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * topology.c: the only user of hwloc. Without hwloc (not built in, or it fails): Linux' sysfs, then sysconf, then defaults.
- * Costs a millisecond or two, once.
+ * Costs a millisecond or two, once. hwloc itself does not survive a failed allocation (2.9 faults); the rest does.
  */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "topology.h"

@@ -351,7 +351,11 @@ static void backward_numerics(const kiln_problem *problem, kiln_numerics *numeri
 }
 
 static const kiln_cpu_kernel attention_backward = {
-    KILN_OP_ATTENTION_BACKWARD, "flash2",           KILN_CPU_NAME("attention_backward_flash2"),
-    backward_supports,          backward_workspace, backward_run,
-    backward_numerics,
+    .op = KILN_OP_ATTENTION_BACKWARD,
+    .algorithm = "flash2",
+    .name = KILN_CPU_NAME("attention_backward_flash2"),
+    .supports = backward_supports,
+    .workspace = backward_workspace,
+    .run = backward_run,
+    .numerics = backward_numerics,
 };

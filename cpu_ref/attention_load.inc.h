@@ -11,27 +11,33 @@
 
 #include "rows.inc.h"
 
+/* `columns` elements of unit stride as fp32. */
+VF_INLINE void load_row_type(const char *data, const int32_t type, int64_t columns, float *out)
+{
+    const int64_t size = type == KILN_FLOAT32 ? 4 : 2;
+    int64_t c = 0;
+    for (; c + VF_LANES <= columns; c += VF_LANES)
+        vf_store(out + c, vf_load_type(data + c * size, type));
+    if (c < columns)
+        vf_store_tail(out + c, vf_load_type_tail(data + c * size, type, (int)(columns - c)), (int)(columns - c));
+}
+
 /* `columns` elements at `data`, `stride` elements apart, as fp32. */
 static void load_row(const char *data, int32_t type, int64_t stride, int64_t columns, float *out)
 {
-    const int64_t size = kiln_type_size(type);
-    if (type == KILN_FLOAT32 && stride == 1) {
-        memcpy(out, data, sizeof(float) * (size_t)columns);
+    if (stride == 1) {
+        switch (type) {
+        case KILN_FLOAT32: memcpy(out, data, sizeof(float) * (size_t)columns); break;
+        case KILN_FLOAT16: load_row_type(data, KILN_FLOAT16, columns, out); break;
+        default: load_row_type(data, KILN_BFLOAT16, columns, out); break;
+        }
         return;
     }
     for (int64_t c = 0; c < columns; c += VF_LANES) {
         int n = columns - c < VF_LANES ? (int)(columns - c) : VF_LANES;
-        vf x;
-        if (stride != 1) {
-            uint32_t gathered[VF_LANES];
-            rows_gather(gathered, data + c * stride * size, type, stride, n);
-            x = vf_load_type_tail(gathered, type, n);
-        } else if (n == VF_LANES) {
-            x = vf_load_type(data + c * size, type);
-        } else {
-            x = vf_load_type_tail(data + c * size, type, n);
-        }
-        vf_store_tail(out + c, x, n);
+        uint32_t gathered[VF_LANES];
+        rows_gather(gathered, data + c * stride * kiln_type_size(type), type, stride, n);
+        vf_store_tail(out + c, vf_load_type_tail(gathered, type, n), n);
     }
 }
 

@@ -16,8 +16,8 @@
 #include <omp.h>
 #endif
 
+#include "../common/fp_env.h"
 #include "../common/topology.h"
-#include "fp_env.h"
 
 enum { ALIGNMENT = 256, WHY = 384 };
 /* More workers than this are not used: an absurd max_threads must not make the OpenMP runtime end the process because it

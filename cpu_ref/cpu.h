@@ -32,6 +32,9 @@ typedef struct kiln_cpu_kernel {
     const char *name;      /* "attention_forward_flash2_avx512" */
     /* May it run? If not, says so in `why`: one sentence that names the argument, its value and what is allowed. */
     bool (*supports)(const kiln_cpu *cpu, const kiln_problem *problem, char *why, size_t cap);
+    /* Is it the better choice among those that may run? Asked only when no algorithm is named; metadata only, never of
+     * threads or caches. NULL = yes. */
+    bool (*prefers)(const kiln_problem *problem);
     size_t (*workspace)(const kiln_cpu *cpu, const kiln_problem *problem, int32_t workers);
     void (*run)(const kiln_cpu *cpu, const kiln_problem *problem, void *workspace, int32_t workers);
     void (*numerics)(const kiln_problem *problem, kiln_numerics *numerics);
@@ -39,14 +42,22 @@ typedef struct kiln_cpu_kernel {
 
 /* The kernels of one instruction set, in order of preference per operation, the most general last. */
 typedef struct kiln_cpu_isa {
-    const char *name;                      /* "portable", "avx2", "avx512" */
+    const char *name;                      /* "portable", "avx2", "avx512", "amx" */
     const kiln_cpu_kernel *const *kernels; /* NULL-terminated */
+    const struct kiln_cpu_isa *base;       /* whose kernels follow these; NULL = the list is complete */
 } kiln_cpu_isa;
+
+/* Names in kernels_<isa>.c, whose simd_<isa>.h defines VF_ISA: "attention_forward_flash2" ->
+ * "attention_forward_flash2_avx512". */
+#define KILN_CPU_STRING_(x)   #x
+#define KILN_CPU_STRING(x)    KILN_CPU_STRING_(x)
+#define KILN_CPU_NAME(kernel) kernel "_" KILN_CPU_STRING(VF_ISA)
 
 extern const kiln_cpu_isa kiln_cpu_isa_portable;
 #if defined(__x86_64__)
 extern const kiln_cpu_isa kiln_cpu_isa_avx2;
 extern const kiln_cpu_isa kiln_cpu_isa_avx512;
+extern const kiln_cpu_isa kiln_cpu_isa_amx;
 #endif
 
 /* isa.c: the best instruction set that processor and operating system offer, capped by KILN_CPU_ISA if that is set.

@@ -6,15 +6,11 @@
  * preference, the most general last. A body defines `static const kiln_cpu_kernel <name>` and names itself with
  * KILN_CPU_NAME.
  */
-#define KILN_CPU_STRING_(x) #x
-#define KILN_CPU_STRING(x)  KILN_CPU_STRING_(x)
-/* "attention_forward_flash2" -> "attention_forward_flash2_avx512" */
-#define KILN_CPU_NAME(kernel) kernel "_" KILN_CPU_STRING(VF_ISA)
-
 #include "attention_backward.inc.h"
 #include "attention_forward_flash1.inc.h"
 #include "attention_forward_flash2.inc.h"
 #include "attention_forward_naive.inc.h"
+#include "attention_forward_splitkv.inc.h"
 #include "attention_forward_tiled.inc.h"
 #include "attention_merge.inc.h"
 #include "softmax_backward.inc.h"
@@ -22,9 +18,15 @@
 #include "softmax_forward_three_pass.inc.h"
 
 static const kiln_cpu_kernel *const kernels[] = {
-    &softmax_forward_online,   &softmax_forward_three_pass,
-    &softmax_backward,         &attention_forward_flash2,
-    &attention_forward_flash1, &attention_forward_tiled,
-    &attention_forward_naive,  &attention_backward,
-    &attention_merge,          NULL,
+    &softmax_forward_online,
+    &softmax_forward_three_pass,
+    &softmax_backward,
+    &attention_forward_splitkv,
+    &attention_forward_flash2,
+    &attention_forward_flash1,
+    &attention_forward_tiled,
+    &attention_forward_naive,
+    &attention_backward,
+    &attention_merge,
+    NULL,
 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * select.c: the one place of the CPU backend that chooses a kernel: the first of the instruction set's ordered list whose
- * operation and rung match and which takes the problem. Pure and cheap; the same problem always gets the same kernel.
+ * operation and rung match, which takes the problem and, where no rung is named, prefers it. Pure and cheap; the same
+ * problem always gets the same kernel.
  */
 #include "cpu.h"
 
@@ -42,11 +43,25 @@ int32_t kiln_cpu_workers(const kiln_cpu *cpu, const kiln_problem *problem)
     return limit > 0 && limit < cpu->threads ? limit : cpu->threads;
 }
 
-/* Was this rung already met among the kernels of the operation before `end`? (One rung may have several kernels.) */
-static bool listed_before(const kiln_cpu_kernel *const *begin, const kiln_cpu_kernel *const *end)
+/* The kernels of an instruction set, then those of the one it builds on: `for (walk w = {isa, 0}; (k = next(&w));)`. */
+typedef struct walk {
+    const kiln_cpu_isa *isa;
+    size_t index;
+} walk;
+
+static const kiln_cpu_kernel *next(walk *w)
 {
-    for (const kiln_cpu_kernel *const *k = begin; k < end; k++)
-        if ((*k)->op == (*end)->op && strcmp((*k)->algorithm, (*end)->algorithm) == 0)
+    while (w->isa && !w->isa->kernels[w->index])
+        *w = (walk){w->isa->base, 0};
+    return w->isa ? w->isa->kernels[w->index++] : NULL;
+}
+
+/* Was this rung already met among the kernels of the operation before `end`? (One rung may have several kernels.) */
+static bool listed_before(const kiln_cpu_isa *isa, const kiln_cpu_kernel *end)
+{
+    const kiln_cpu_kernel *k;
+    for (walk w = {isa, 0}; (k = next(&w)) && k != end;)
+        if (k->op == end->op && strcmp(k->algorithm, end->algorithm) == 0)
             return true;
     return false;
 }
@@ -56,9 +71,10 @@ static void explain_unknown(const kiln_cpu_isa *isa, kiln_op op, const char *alg
 {
     char names[256] = "";
     size_t used = 0;
-    for (const kiln_cpu_kernel *const *k = isa->kernels; *k; k++)
-        if ((*k)->op == op && !listed_before(isa->kernels, k) && used < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", (*k)->algorithm);
+    const kiln_cpu_kernel *k;
+    for (walk w = {isa, 0}; (k = next(&w));)
+        if (k->op == op && !listed_before(isa, k) && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", k->algorithm);
     snprintf(why, cap, "algorithm is \"%s\"; the cpu backend has %s for %s", algorithm, names, operation_name(op));
 }
 
@@ -67,14 +83,16 @@ const kiln_cpu_kernel *kiln_cpu_select(const kiln_cpu *cpu, const kiln_problem *
 {
     const char *algorithm = algorithm_of(problem);
     bool any_operation = false, any_algorithm = false;
-    for (const kiln_cpu_kernel *const *k = cpu->isa->kernels; *k; k++) {
-        const kiln_cpu_kernel *kernel = *k;
+    const kiln_cpu_kernel *kernel;
+    for (walk w = {cpu->isa, 0}; (kernel = next(&w));) {
         if (kernel->op != problem->op)
             continue;
         any_operation = true;
         if (algorithm && strcmp(algorithm, kernel->algorithm) != 0)
             continue;
         any_algorithm = true;
+        if (!algorithm && kernel->prefers && !kernel->prefers(problem))
+            continue;
         if (kernel->supports(cpu, problem, why, cap)) /* else `why` keeps the sentence of the most general one */
             return kernel;
     }

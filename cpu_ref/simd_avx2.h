@@ -185,6 +185,17 @@ VF_INLINE void vf_transpose(vf *r)
     }
 }
 
+/* Pairs and pairs of pairs within the 128-bit halves, then the halves. */
+VF_INLINE vf vf_hsum_each(const vf *r)
+{
+    __m256 t[4], u[2];
+    UNROLL for (int i = 0; i < 4; i++) t[i] =
+        _mm256_add_ps(_mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]), _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+    UNROLL for (int i = 0; i < 2; i++) u[i] =
+        _mm256_add_ps(_mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44), _mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
+    return _mm256_add_ps(_mm256_permute2f128_ps(u[0], u[1], 0x20), _mm256_permute2f128_ps(u[0], u[1], 0x31));
+}
+
 VF_INLINE vf vf_widen_(__m128i h, int32_t type)
 {
     if (type == KILN_FLOAT16)

@@ -192,6 +192,22 @@ VF_INLINE void vf_transpose(vf *r)
     }
 }
 
+/* Pairs and pairs of pairs within the 128-bit parts, then the parts of pairs of vectors, twice. */
+VF_INLINE vf vf_hsum_each(const vf *r)
+{
+    __m512 t[8], u[4], v[2];
+    UNROLL for (int i = 0; i < 8; i++) t[i] =
+        _mm512_add_ps(_mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]), _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+    UNROLL for (int i = 0; i < 4; i++)
+    {
+        __m512d a = _mm512_castps_pd(t[2 * i]), b = _mm512_castps_pd(t[2 * i + 1]);
+        u[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    UNROLL for (int i = 0; i < 2; i++) v[i] = _mm512_add_ps(_mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0x88),
+                                                            _mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(v[0], v[1], 0x88), _mm512_shuffle_f32x4(v[0], v[1], 0xdd));
+}
+
 VF_INLINE vf vf_widen_(__m256i h, int32_t type)
 {
     if (type == KILN_FLOAT16)

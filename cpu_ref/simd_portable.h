@@ -3,7 +3,7 @@
  * simd_portable.h: the vector vocabulary of the CPU kernels in plain C (GCC vector extension, 4 floats), for any
  * processor. vf = VF_LANES floats, vm = one truth value a lane. vf_set1 zero load store load_tail store_tail add sub
  * mul div fma(ab+c) max min abs neg eq lt le not_lt finite select(m,a,b) keep(m,a) hsum hmax,
- * transpose(r): r[i][j] <-> r[j][i] of VF_LANES vectors; vm_and or not first(n) bits of_bits any all;
+ * transpose(r): r[i][j] <-> r[j][i] of VF_LANES vectors; hsum_each(r): lane i = the sum of r[i]; vm_and or not first(n) bits of_bits any all;
  * vf_load_type(p,type) load_type_tail(p,type,n) store_type store_type_tail: fp32, fp16, bf16, rounding to nearest even;
  * vf_exp vf_tanh (simd_math.inc.h). Tails (0 <= n <= VF_LANES) touch n elements, read 0 in the others. No alignment is
  * asked.
@@ -182,6 +182,14 @@ VF_INLINE void vf_transpose(vf *r)
             r[i][j] = r[j][i];
             r[j][i] = x;
         }
+}
+
+VF_INLINE vf vf_hsum_each(const vf *r)
+{
+    vf x[VF_LANES];
+    memcpy(x, r, sizeof x);
+    vf_transpose(x);
+    return (x[0] + x[2]) + (x[1] + x[3]);
 }
 
 VF_INLINE vf vf_widen_bf16_(vh_ h)

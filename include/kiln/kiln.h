@@ -198,7 +198,8 @@ typedef struct kiln_context_options {
     int32_t log_level;              /**< KILN_LOG_INFO (0) by default */
     int32_t reserved;               /**< must be 0 */
     const char *plugin_path; /**< folder with plug-ins, searched before the environment variable KILN_BACKEND_PATH
-                                     (colon-separated) and the folder beside the library; NULL = only those */
+                                     (absolute folders, colon-separated; others are ignored) and the folder beside the
+                                     library; NULL = only those */
 } kiln_context_options;
 
 /**

@@ -317,6 +317,11 @@ test_tensor *test_tensor_new(int32_t type, int rank, const int64_t *shape, test_
     return t;
 }
 
+test_tensor *test_tensors(void)
+{
+    return state.tensors;
+}
+
 const kiln_tensor *test_device(const test_tensor *tensor)
 {
     return tensor ? &tensor->device : NULL;

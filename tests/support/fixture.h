@@ -95,6 +95,7 @@ typedef struct test_tensor {
 } test_tensor;
 
 test_tensor *test_tensor_new(int32_t type, int rank, const int64_t *shape, test_strides strides, bool output);
+test_tensor *test_tensors(void); /* the running test's, the newest first */
 /* NULL stays NULL (absent). */
 const kiln_tensor *test_device(const test_tensor *tensor);
 const kiln_tensor *test_host(const test_tensor *tensor);

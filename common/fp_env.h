@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * fp_env.h: the floating-point environment that kernels compute in: round to nearest, denormals kept, exceptions masked.
+ * fp_env.h: the floating-point environment that Kiln computes in: round to nearest, denormals kept, exceptions masked.
  *
  * A caller may run with another rounding mode, with FTZ or DAZ, or with traps; bits of a result must not depend on that,
  * and the caller's environment (flags included) must be as it was afterwards. fenv.h would do, but it also saves
  * and restores the x87 state, which no kernel uses; only the SIMD control register matters here.
  */
-#ifndef KILN_CPU_REF_FP_ENV_H
-#define KILN_CPU_REF_FP_ENV_H
+#ifndef KILN_COMMON_FP_ENV_H
+#define KILN_COMMON_FP_ENV_H
 
 #include <stdint.h>
 
