@@ -38,6 +38,7 @@ for purpose in "$@"; do
         need clang-format-14 command -v clang-format-14
         need doxygen command -v doxygen
         need shellcheck command -v shellcheck
+        need mandoc command -v mandoc
         need git command -v git
         need python3-numpy /usr/bin/python3 -c 'import numpy'
         ;;

@@ -2,9 +2,9 @@
 /*
  * plugin.c: finds and loads the files that hold backends (kiln_<name>.so).
  *
- * Searched, in this order: the caller's folder, the absolute folders of KILN_BACKEND_PATH, `kiln/` beside the library. Never
- * the current directory, unless the caller's folder says so. A file that cannot be used becomes an entry with the reason; it is never fatal. Nothing is ever
- * closed: runtimes inside plug-ins (OpenMP, CUDA) do not survive it.
+ * Searched, in this order: the caller's folder, the absolute folders of KILN_BACKEND_PATH, `kiln/` beside the library.
+ * Never the current directory, unless the caller's folder says so. A file that cannot be used becomes an entry with the
+ * reason; it is never fatal. Nothing is ever closed: runtimes inside plug-ins (OpenMP, CUDA) do not survive it.
  */
 #define _GNU_SOURCE /* dladdr, secure_getenv */
 #include <dirent.h>

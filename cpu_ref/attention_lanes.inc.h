@@ -158,14 +158,14 @@ static void tile_end(const attention_call *call, tile *t, const kiln_sequence *s
             *lse = l == 0 ? -INFINITY : (float)(m + log(l));
         }
         factor[lane] = (float)rescale;
-        divisor[lane] = empty ? 1 : (float)(l * p->dropout_threshold / 256);
+        divisor[lane] = empty ? 0 : (float)(l * p->dropout_threshold / 256);
     }
-    /* O is +0 throughout where the row is empty. Adding +0 makes every zero +0, whatever was skipped on the way. */
+    /* An empty row is +0 whatever V holds. Adding +0 makes every zero +0, whatever was skipped on the way. */
     for (int64_t c = 0; c < p->d_v; c++)
         for (int j = 0; j < nq; j += VF_LANES) {
             float *x = t->o + c * nq + j;
-            vf y = vf_mul(vf_add(vf_load(x), vf_zero()), vf_load(factor + j));
-            vf_store(x, vf_div(y, vf_load(divisor + j)));
+            vf y = vf_mul(vf_add(vf_load(x), vf_zero()), vf_load(factor + j)), by = vf_load(divisor + j);
+            vf_store(x, vf_keep(vm_not(vf_eq(by, vf_zero())), vf_div(y, by)));
         }
     const int64_t ld = buffer_stride(p->d_v);
     for (int64_t first = 0; first < t->lanes; first += VF_LANES) {

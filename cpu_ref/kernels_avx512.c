@@ -14,4 +14,4 @@
 
 #include "kernels.inc.h"
 
-const kiln_cpu_isa kiln_cpu_isa_avx512 = {KILN_CPU_STRING(VF_ISA), kernels};
+const kiln_cpu_isa kiln_cpu_isa_avx512 = {KILN_CPU_STRING(VF_ISA), kernels, NULL};

@@ -2,11 +2,13 @@
 /*
  * parallel.c: the parallel loop of the CPU backend, over OpenMP, the host's own pool, or none. Contract: cpu.h.
  *
- * Nothing of the caller's OpenMP settings is changed and no thread is bound. OpenMP may give a smaller team than asked (one
- * thread inside a parallel region whose nesting is off, fewer at a thread limit), hence the loop over worker numbers.
+ * Nothing of the caller's OpenMP settings is changed and no thread is bound. OpenMP may give a smaller team than asked
+ * (one thread inside a parallel region whose nesting is off, fewer at a thread limit), hence the loop over worker
+ * numbers.
  *
- * fork() copies one thread only, but gcc's OpenMP runtime still counts on the others and waits for them for ever. So once
- * OpenMP's threads have been used here, children run on the calling thread. A host's own pool is the host's to repair.
+ * fork() copies one thread only, but gcc's OpenMP runtime still counts on the others and waits for them for ever. So
+ * once OpenMP's threads have been used here, children run on the calling thread. A host's own pool is the host's to
+ * repair.
  */
 #include "../common/fp_env.h"
 #include "cpu.h"

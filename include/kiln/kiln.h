@@ -17,7 +17,13 @@
  * several threads at once (each call with a workspace of its own). A context must not be destroyed while in use.
  *
  * Process state: Kiln never prints, aborts, exits, installs signal handlers, sets thread affinity or changes the
- * caller's OpenMP settings. What it has to say goes through ::kiln_log_callback and kiln_last_error().
+ * caller's OpenMP settings. What it has to say goes through ::kiln_log_callback and kiln_last_error(). The caller's
+ * floating-point environment (rounding, traps, FTZ) neither changes a result nor is changed.
+ *
+ * fork(): a child may use Kiln, its parent's contexts included, if no other thread was inside a Kiln call at the fork.
+ * OpenMP's threads do not survive a fork: if Kiln used them before, calls in the child run on the calling thread, with
+ * the same bits (a host's own kiln_parallel_for is called as ever). If only the *host* used OpenMP before the fork, Kiln
+ * cannot know: make contexts for the child with max_threads 1.
  *
  * Since: every symbol here is new in 0.1.0 unless it says so. Before 1.0 there is no ABI promise (see CHANGELOG.md).
  */
