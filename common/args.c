@@ -10,7 +10,7 @@ kiln_status kiln_args_copy(void *copy, size_t size, const void *args, const char
         return kiln_fail(KILN_INVALID_ARGUMENT, "%s is NULL; pass the address of one", name);
     size_t theirs;
     memcpy(&theirs, args, sizeof theirs);
-    if (theirs < sizeof theirs)
+    if (theirs < sizeof theirs || theirs % sizeof(void *)) /* no version of the struct ends inside a pointer */
         return kiln_fail(KILN_VERSION_MISMATCH,
                          "%s.struct_size is %zu; set it to sizeof(%s), which is %zu in this version of the library",
                          name, theirs, name, size);

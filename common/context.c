@@ -12,8 +12,27 @@
 typedef struct choice {
     const char *wanted; /* NULL = best */
     const kiln_registry_entry *found;
-    char names[256]; /* what exists, for the error sentence */
+    const kiln_registry_entry *unloaded; /* the file that should hold it, if it could not be loaded */
+    char names[256];                     /* what exists, for the error sentence */
 } choice;
+
+/* Backends that this version of Kiln knows of, installed or not. */
+static bool is_known(const char *name)
+{
+    static const char *const known[] = {"cpu", "cuda", "hip", "simt-cuda", "simt-hip"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* kiln_simt.so is where backends "simt" and "simt-..." are looked for. */
+static bool should_hold(const char *file, const char *name)
+{
+    size_t length = strcspn(name, "-");
+    return strncmp(file, "kiln_", 5) == 0 && strncmp(file + 5, name, length) == 0 &&
+           strcmp(file + 5 + length, ".so") == 0;
+}
 
 static bool consider(void *user, const kiln_registry_entry *entry)
 {
@@ -23,6 +42,8 @@ static bool consider(void *user, const kiln_registry_entry *entry)
     if (c->wanted) {
         if (strcmp(c->wanted, entry->name) == 0 && (!c->found || c->found->score < 0))
             c->found = entry;
+        if (!entry->backend && should_hold(entry->name, c->wanted))
+            c->unloaded = entry;
     } else if (entry->score > 0 && (!c->found || entry->score > c->found->score)) {
         c->found = entry;
     }
@@ -40,13 +61,21 @@ static kiln_status choose(const kiln_context_options *options, const kiln_log *l
             c.wanted = NULL;
     }
     KILN_TRY(kiln_registry_visit(options->plugin_path, log, consider, &c));
+    if (!c.found)
+        c.found = c.unloaded;
+    if (!c.found && c.wanted && is_known(c.wanted))
+        return kiln_fail(
+            KILN_UNAVAILABLE,
+            "backend '%s' (asked for by %s) is not installed: no plug-in for it in the plug-in folders; there "
+            "are: %s",
+            c.wanted, asked_by, c.names);
     if (!c.found && c.wanted)
-        return kiln_fail(KILN_INVALID_ARGUMENT, "%s is '%s'; no such backend is installed, there are: %s", asked_by,
+        return kiln_fail(KILN_INVALID_ARGUMENT, "%s is '%s'; there is no such backend, there are: %s", asked_by,
                          c.wanted, c.names);
     if (!c.found)
         return kiln_fail(KILN_UNAVAILABLE, "no backend is available on this machine; there are: %s", c.names);
     if (c.found->score < 0)
-        return kiln_fail(KILN_UNAVAILABLE, "backend '%s' (%s) is unavailable: %s", c.found->name,
+        return kiln_fail(KILN_UNAVAILABLE, "backend '%s' (%s) is unavailable: %s", c.wanted ? c.wanted : c.found->name,
                          c.found->path[0] ? c.found->path : "linked in", c.found->reason);
     kiln_log_write(log, KILN_LOG_INFO, "backend %s chosen (%s)", c.found->name,
                    c.wanted ? "by name" : "the best that is available");

@@ -6,6 +6,24 @@
  */
 #include "problem.h"
 
+#include <string.h>
+
+bool kiln_is_rung(kiln_op op, const char *algorithm)
+{
+    static const char *const softmax[] = {"three_pass", "online", NULL};
+    static const char *const attention[] = {"naive", "tiled", "flash1",  "flash2", "mma",
+                                            "wgmma", "mfma",  "splitkv", NULL};
+    static const char *const none[] = {NULL};
+    const char *const *names = none;
+    if (op == KILN_OP_SOFTMAX_FORWARD)
+        names = softmax;
+    if (op == KILN_OP_ATTENTION_FORWARD || op == KILN_OP_ATTENTION_BACKWARD)
+        names = attention;
+    while (*names && strcmp(*names, algorithm) != 0)
+        names++;
+    return *names != NULL;
+}
+
 char *kiln_tensor_data(const kiln_tensor *tensor)
 {
     static char nothing;

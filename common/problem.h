@@ -27,6 +27,9 @@ typedef enum kiln_op {
     KILN_OP_COUNT
 } kiln_op;
 
+/* Is it a rung of the ladder of this operation, on whatever backend? (The name of one that a backend lacks is well formed.) */
+bool kiln_is_rung(kiln_op op, const char *algorithm);
+
 /* A tensor of up to four logical axes. type 0 = absent. Tensors with fewer axes use the first ones named at the field. */
 typedef struct kiln_view {
     char *data;

@@ -101,6 +101,9 @@ static kiln_status main_tensors(job *j)
     KILN_TRY(kiln_check_size(a->o, "o", rank_q - 1, "d_v", p->d_v, "as v's"));
     KILN_TRY(kiln_check_size(a->softmax_lse, "softmax_lse", rank_q - 3, "heads", p->heads, "as q's"));
     KILN_TRY(kiln_check_size(a->softmax_lse, "softmax_lse", rank_q - 2, "queries", q[1], "as q's"));
+    if (rank_k == 4 && rank_q == 4 && !j->paged && !a->cache_batch_idx)
+        KILN_TRY(
+            kiln_check_size(a->k, "k", 0, "batch", a->q->shape[0], "as q's (only cache_batch_idx allows another)"));
     if (rank_k == 4)
         KILN_TRY(kiln_check_size(a->v, "v", 0, j->paged ? "num_pages" : "batch", a->k->shape[0], "as k's"));
     if (rank_q == 4) {
@@ -154,10 +157,6 @@ static kiln_status lengths(job *j)
     KILN_TRY(kiln_check_range("batch", p->batch, 0, INT32_MAX));
     KILN_TRY(kiln_check_size(a->cu_seqlens_k, "cu_seqlens_k", 0, "batch + 1", p->batch + 1,
                              "one more than q has sequences"));
-    if (j->paged && j->packed_k)
-        return kiln_fail(KILN_INVALID_ARGUMENT,
-                         "block_table and cu_seqlens_k are both given; keys are paged or packed, not "
-                         "both");
     if (j->paged && !a->seqused_k)
         return kiln_fail(KILN_INVALID_ARGUMENT,
                          "seqused_k is NULL; with block_table it is required and gives the lengths");
@@ -351,6 +350,9 @@ static kiln_status describe(job *j)
     j->packed_q = j->a->cu_seqlens_q != NULL;
     j->packed_k = j->a->cu_seqlens_k != NULL;
     j->paged = j->a->block_table != NULL;
+    if (j->paged && j->packed_k)
+        return kiln_fail(KILN_INVALID_ARGUMENT,
+                         "block_table and cu_seqlens_k are both given; keys are paged or packed, not both");
     KILN_TRY(main_tensors(j));
     KILN_TRY(lengths(j));
     KILN_TRY(scores(j));

@@ -83,7 +83,7 @@ static inline int64_t kiln_cpu_next(kiln_cpu_queue *queue)
 }
 
 /* select.c: the first kernel of cpu->isa for this problem whose algorithm matches and which supports it; NULL with `why`
- * filled otherwise (and *unknown set if no kernel of this operation has that name). */
+ * filled otherwise (and *unknown set if the operation has no rung of that name on any backend). */
 const kiln_cpu_kernel *kiln_cpu_select(const kiln_cpu *cpu, const kiln_problem *problem, bool *unknown, char *why,
                                        size_t cap);
 

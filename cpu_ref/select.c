@@ -75,7 +75,7 @@ static void explain_unknown(const kiln_cpu_isa *isa, kiln_op op, const char *alg
     for (walk w = {isa, 0}; (k = next(&w));)
         if (k->op == op && !listed_before(isa, k) && used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", k->algorithm);
-    snprintf(why, cap, "algorithm is \"%s\"; the cpu backend has %s for %s", algorithm, names, operation_name(op));
+    snprintf(why, cap, "algorithm is \"%.40s\"; the cpu backend has %s for %s", algorithm, names, operation_name(op));
 }
 
 const kiln_cpu_kernel *kiln_cpu_select(const kiln_cpu *cpu, const kiln_problem *problem, bool *unknown, char *why,
@@ -96,10 +96,10 @@ const kiln_cpu_kernel *kiln_cpu_select(const kiln_cpu *cpu, const kiln_problem *
         if (kernel->supports(cpu, problem, why, cap)) /* else `why` keeps the sentence of the most general one */
             return kernel;
     }
-    *unknown = any_operation && !any_algorithm;
+    *unknown = any_operation && !any_algorithm && !kiln_is_rung(problem->op, algorithm);
     if (!any_operation)
         snprintf(why, cap, "the cpu backend has no %s", operation_name(problem->op));
-    else if (*unknown)
+    else if (!any_algorithm)
         explain_unknown(cpu->isa, problem->op, algorithm, why, cap);
     return NULL;
 }

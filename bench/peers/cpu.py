@@ -157,8 +157,9 @@ def softmax_row(dtype, rows, n):
     run, kernel = kiln.softmax(x, y)
     run()
     want = x[:4].double().softmax(-1)
+    theirs = torch.empty_like(x)
     ok = passes(y[:4], want, want, dtype, 0)
-    return row(f"softmax {str(dtype)[6:]} {rows}x{n}", best([run, lambda: torch.softmax(x, -1)], None) if ok else None, 0,
+    return row(f"softmax {str(dtype)[6:]} {rows}x{n}", best([run, lambda: torch.softmax(x, -1, out=theirs)], None) if ok else None, 0,
                2 * x.numel() * x.element_size(), kernel, ok)
 
 

@@ -211,8 +211,8 @@ typedef struct kiln_context_options {
 /**
  * Creates a context. `options` may be NULL. On failure `*context` is NULL.
  * Contexts may be created and destroyed concurrently. Strings are copied.
- * Errors: INVALID_ARGUMENT (unknown backend name, negative numbers), UNAVAILABLE (with the reason), OUT_OF_MEMORY,
- * VERSION_MISMATCH (struct_size).
+ * Errors: INVALID_ARGUMENT (a name that is no backend's, negative numbers), UNAVAILABLE (not installed, could not be loaded, no
+ * device: with the reason), OUT_OF_MEMORY, VERSION_MISMATCH (struct_size).
  */
 KILN_API kiln_status kiln_context_create(kiln_context **context, const kiln_context_options *options);
 /** Destroys a context; NULL is allowed. No call on it may be running. Work already on a stream is not waited for. */
@@ -316,7 +316,8 @@ KILN_API kiln_status kiln_event_elapsed(kiln_context *context, kiln_event *start
  *  undefined.)
  *
  *  `struct_size`: sizeof the struct as the caller knows it. Shorter structs (older callers) are zero-filled; longer ones
- *  are accepted if the part that this library does not know is zero.
+ *  are accepted if the part that this library does not know is zero. A multiple of the size of a pointer, as every
+ *  sizeof is.
  *  @{ */
 
 /** Flags; each operation says which it takes. Others are refused. */
@@ -351,7 +352,7 @@ enum {
  *  y_j = exp(scale·x_j - lse), lse = ln Σ exp(scale·x_j); with KILN_FLAG_LOG y_j = scale·x_j - lse.
  *  The definition is Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), with the maximum
  *  subtracted. A row of only -inf: y = 0 (KILN_FLAG_LOG: -inf), lse = -inf. NaN or +inf in a row make it NaN.
- *  An empty row: lse = -inf.
+ *  An empty row: lse = -inf. scale·x is fp32: a product that leaves its range is ±Inf. Results below 2^-126 may be 0.
  *
  *  Types: x and y fp32, fp16, bf16, each as it likes; lse fp32. Arithmetic is fp32. Flags: LOG.
  *  Algorithms: "three_pass" (maximum, sum, write), "online" (one pass over (m, l), then write); NULL = auto.
@@ -425,14 +426,16 @@ KILN_API kiln_status kiln_softmax_backward(kiln_context *context, const kiln_sof
  *  **Positions.** pos_q(i) = base + q_start + i·q_step and pos_k(j) = k_start + j·k_step. Causal masks, windows, ALiBi and
  *  dropout use positions, so the shards of a ring see what the whole sequence would. base is 0 for the top-left kinds
  *  and seqlen_k - seqlen_q of the sequence (after seqused) for the bottom-right kinds and for KILN_MASK_NONE.
+ *  Limits: |q_start|, |k_start| <= 2^60; step·length <= 2^60.
  *
  *  **Masked keys** have no influence whatever they hold, NaN and Inf included. A query with no visible key gives o = 0
  *  and lse = -inf (with a sink: lse = sink), and zero gradients; it is written. A key dropped by dropout stays visible:
- *  its weight is 0, and a NaN in it shows.
+ *  its weight is 0, and a NaN in it shows. A query all of whose visible scores are -inf counts as one without a visible
+ *  key.
  *
  *  **NaN and Inf that are visible** give each output element the class (NaN, ±Inf, finite) that exact arithmetic would;
- *  only where an infinite v meets a weight below 2^-126 the result may be NaN instead of ±Inf. Scores are fp32: a
- *  product that leaves its range is ±Inf.
+ *  only where an infinite v meets a weight below 2^-126 the result may be NaN instead of ±Inf. A score or a sink
+ *  that is NaN or +inf makes o and lse of its row NaN. Scores are fp32: a product that leaves its range is ±Inf.
  *
  *  **Layouts.** All of q, k, v, o, bias ... are strided, so (batch, seqlen, heads, d) in memory is a matter of strides.
  *  - *Dense*: q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v),
@@ -540,7 +543,7 @@ typedef struct kiln_attention_forward_args {
 
     /** @name Dropout
      *  @{ */
-    float dropout_p;                    /**< probability to drop a weight, 0 <= p < 1, realised as
+    float dropout_p;                    /**< probability to drop a weight, 0 <= p <= 1 - 1/512, realised as
                                            1 - round(256·(1-p))/256; kept weights are multiplied by 256/round(256·(1-p)).
                                            Philox4x32-10 (Salmon et al. 2011): key (seed low, seed high xor offset high),
                                            counter (pos_k div 16, pos_q, batch·heads + head, offset low), all low 32 bits;
@@ -584,8 +587,10 @@ KILN_API kiln_status kiln_attention_forward(kiln_context *context, const kiln_at
  *   dbias_ij = ds_ij (summed over broadcast axes);  dsink_h = Σ_i exp(sink_h - lse_i)·(dlse_i - D_i).
  *
  * `forward->o` and `forward->softmax_lse` are *inputs* here and required. `forward->algorithm` and `num_splits` are not
- * used; flags of both structs are ORed. With every score at a huge finite negative bias, lse cannot hold ln(count): such
- * rows have undefined (finite) gradients.
+ * used; flags of both structs are ORed. lse is fp32: where the scores of a row are so large that a rounding
+ * of lse is not small against 1 (beyond about 2^20: a huge finite bias, ALiBi over distant positions), p cannot be had from
+ * it, and the gradients of that row are finite but meaningless. Elements of dbias that belong to no query or key of a
+ * sequence (past seqused, past the last key after leftpad_k) are not written.
  */
 typedef struct kiln_attention_backward_args {
     size_t struct_size;                         /**< sizeof this struct */

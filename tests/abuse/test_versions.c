@@ -58,7 +58,7 @@ START_TEST(longer_args)
     size_t full = p->args_bytes, workspace;
     const char *failure = problem_run(right, test_context());
     TEST_REQUIRE(!failure, "%s: %s", right->name, failure);
-    for (size_t tail = 1; tail <= TAIL; tail++) {
+    for (size_t tail = 8; tail <= TAIL; tail += 8) {
         char why[512];
         unsigned char *args = cut(end - (8 - (full + tail) % 8) % 8, &p->args, full, full + tail);
         TEST_REQUIRE(test_supported(p->op, test_context(), args, why, sizeof why) == KILN_OK, "%s, %zu zeros more: %s",
