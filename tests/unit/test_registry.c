@@ -83,9 +83,10 @@ END_TEST
 
 START_TEST(named_but_unavailable_is_an_error)
 {
-    static const char *const names[] = {"test-absent", "kiln_text.so", "kiln_wrong_abi.so"};
-    static const char *const words[] = {"not plugged in", "could not be loaded", "interface"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const names[] = {"test-absent", "kiln_text.so", "kiln_wrong_abi.so", "text", "cuda"};
+    static const char *const words[] = {"not plugged in", "could not be loaded", "interface", "could not be loaded",
+                                        "not installed"};
+    for (int i = 0; i < 5; i++) {
         kiln_context *context;
         kiln_context_options options = options_for(PLUGIN_DIR, names[i]);
         ck_assert_int_eq(kiln_context_create(&context, &options), KILN_UNAVAILABLE);
