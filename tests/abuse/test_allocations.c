@@ -105,9 +105,10 @@ static int first_call_fails(int which, int64_t number)
     kiln_status status = first_call(which, &context);
     allocations a = allocations_disarm();
     /* Without memory a plug-in cannot be loaded: then it is unavailable, and says why. */
-    bool fair = status == KILN_OK || status == KILN_OUT_OF_MEMORY ||
-                (which == CREATE_PLUGIN && status == KILN_UNAVAILABLE && strstr(kiln_last_error(), "loaded")) ||
-                (which == CREATE_PLUGIN && status == KILN_INVALID_ARGUMENT && strstr(kiln_last_error(), "no such backend"));
+    bool fair =
+        status == KILN_OK || status == KILN_OUT_OF_MEMORY ||
+        (which == CREATE_PLUGIN && status == KILN_UNAVAILABLE && strstr(kiln_last_error(), "loaded")) ||
+        (which == CREATE_PLUGIN && status == KILN_INVALID_ARGUMENT && strstr(kiln_last_error(), "no such backend"));
     if (!fair || (status == KILN_OK) == (kiln_last_error()[0] != '\0') || (status != KILN_OK && context)) {
         printf("%s, allocation %lld: %s: %s\n", first_names[which], (long long)number, kiln_status_name(status),
                kiln_last_error());
