@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "judge.h"
 #include "ladder.h"
+#include "lines.h"
 #include "measure.h"
 #include "output.h"
 #include "peak.h"
@@ -346,22 +347,13 @@ static void print_end(const benchmark *b, json_t *environment)
     }
 }
 
-static int parse(const char *text, kiln_op op, problem_spec *spec)
-{
-    problem_error error;
-    if (problem_parse(text, op, spec, &error))
-        return EXIT_RIGHT;
-    fprintf(stderr, "kiln bench: %s\n            %*s^ %s\n", text, error.position, "", error.message);
-    return EXIT_USAGE;
-}
-
 static int bench_all(benchmark *b, kiln_op op, const char *const *texts, int count)
 {
     int code = EXIT_RIGHT;
     problem_spec spec;
     const char *algorithms = b->algorithms;
     for (int i = 0; i < count && code == EXIT_RIGHT; i++)
-        code = parse(texts[i], op, &spec);
+        code = line_problem(&about, texts[i], op, algorithms, &spec);
     if (code != EXIT_RIGHT)
         return code;
     b->peak = device_peak_of(&b->session);
@@ -369,7 +361,7 @@ static int bench_all(benchmark *b, kiln_op op, const char *const *texts, int cou
         print_header(b);
     for (int i = 0; i < count && code == EXIT_RIGHT; i++) {
         b->algorithms = algorithms;
-        code = parse(texts[i], op, &spec);
+        code = line_problem(&about, texts[i], op, algorithms, &spec);
         if (code == EXIT_RIGHT)
             code = bench_one(b, &spec);
     }
@@ -396,13 +388,10 @@ int command_bench(int argc, char **argv)
     };
     if (!options_read(&about, options, sizeof options / sizeof *options, argc, argv, &words, &code))
         return code;
-    kiln_op op = b.op != NULL ? problem_op_find(b.op) : KILN_OP_ATTENTION_FORWARD;
-    if (op == KILN_OP_COUNT)
-        return usage_error(
-            &about,
-            "there is no operation \"%s\": write attention_forward, attention_backward, attention_merge, "
-            "softmax_forward or softmax_backward",
-            b.op);
+    kiln_op op;
+    if ((code = line_op(&about, b.op, &op)) != EXIT_RIGHT ||
+        (code = line_algorithms(&about, b.algorithms, RUNGS_MAX)) != EXIT_RIGHT)
+        return code;
     if (!output_format_find(b.format_name, &b.format))
         return usage_error(&about, "--format is text, csv or json, not \"%s\"", b.format_name);
     if (!(b.seconds >= 0 && b.seconds <= 3600) || b.samples < 1 || b.samples > 200)

@@ -71,16 +71,40 @@ static void print_bytes(const char *name, int64_t bytes)
     print_row(name, text);
 }
 
-static void print_device(const kiln_device_info *d)
+/* The instruction set that the CPU backend would take without KILN_CPU_ISA, into `name` ("" if that cannot be said). */
+static void uncapped_architecture(const session *s, char *name, size_t cap)
 {
-    char number[32];
+    const char *set = getenv("KILN_CPU_ISA");
+    char *kept = set != NULL ? strdup(set) : NULL;
+    session plain = *s;
+    kiln_context_options options;
+    name[0] = '\0';
+    if (kept == NULL)
+        return;
+    unsetenv("KILN_CPU_ISA");
+    plain.backend = s->info.backend;
+    if (session_options(&plain, &about, &options) && kiln_context_create(&plain.context, &options) == KILN_OK) {
+        if (kiln_context_info(plain.context, &plain.info) == KILN_OK)
+            snprintf(name, cap, "%s", plain.info.architecture);
+        session_close(&plain);
+    }
+    setenv("KILN_CPU_ISA", kept, 1);
+    free(kept);
+}
+
+static void print_device(const session *s)
+{
+    char number[32], uncapped[64];
+    const kiln_device_info *d = &s->info;
     bool cpu = d->device.device_type == KILN_DEVICE_CPU;
-    const char *cap = getenv("KILN_CPU_ISA");
     printf("\nThis device\n");
     print_row("name", d->name);
     print_row(cpu ? "kernels for" : "architecture", d->architecture);
-    if (cpu && cap != NULL)
-        print_row("", "(capped by KILN_CPU_ISA)");
+    if (cpu) {
+        uncapped_architecture(s, uncapped, sizeof uncapped);
+        if (uncapped[0] != '\0' && strcmp(uncapped, d->architecture) != 0)
+            printf("  %-14s (capped by KILN_CPU_ISA; without it %s)\n", "", uncapped);
+    }
     snprintf(number, sizeof number, "%d", d->units);
     print_row(cpu ? "threads" : "units", number);
     snprintf(number, sizeof number, "%d", d->numa_nodes);
@@ -123,7 +147,7 @@ int command_info(int argc, char **argv)
         printf("\nWhat was chosen\n");
         json_array_foreach(messages, i, message) printf("  %s\n", json_string_value(message));
         print_devices(&s);
-        print_device(&s.info);
+        print_device(&s);
         printf("\nThis program will run on %s. Next: `kiln verify` to see that it is right, `kiln bench` how fast it "
                "is.\n",
                s.info.backend);

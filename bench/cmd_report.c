@@ -30,12 +30,12 @@ static int write_page(const report *r, bool html, const char *file)
     if (file != NULL && (p.to = fopen(file, "w")) == NULL)
         return usage_error(&about, "%s cannot be written: %s", file, strerror(errno));
     report_write(r, &p);
-    bool bad = ferror(p.to) != 0;
-    if (file != NULL)
-        bad = fclose(p.to) != 0 || bad;
-    if (bad) {
-        usage_error(&about, "%s could not be written to its end", file != NULL ? file : "the page");
-        return EXIT_WRONG;
+    if (file != NULL) { /* main() looks after standard output */
+        bool bad = ferror(p.to) != 0;
+        if (fclose(p.to) != 0 || bad) {
+            usage_error(&about, "%s could not be written to its end", file);
+            return EXIT_OUTPUT;
+        }
     }
     if (html && !plot_draws_images())
         fprintf(stderr, "kiln report: the page has no plots, because gnuplot is not installed "

@@ -136,8 +136,8 @@ static void print_text(const model *m, const json_t *rows, const json_t *rungs)
     text_si(m->peak.model.bandwidth, "B/s", bandwidth, sizeof bandwidth);
     printf("%s: %s in %s, %s, knee at %.1f FLOP/B\n(%s)\n"
            "%lld heads, d = %lld, %s%s; S and P of naive in %d-byte elements\n\n",
-           m->peak.model.name, flops, m->peak.measured ? "fp32" : m->dtype, bandwidth,
-           kiln_roofline_knee(m->flops_peak, m->peak.model.bandwidth), m->peak.source, (long long)m->heads,
+           m->peak.model.name, flops, m->peak.measured && m->flops_peak != m->peak.tile_flops ? "fp32" : m->dtype,
+           bandwidth, kiln_roofline_knee(m->flops_peak, m->peak.model.bandwidth), m->peak.source, (long long)m->heads,
            (long long)m->d, m->dtype, m->causal ? ", causal" : "", ledger.score_bytes);
     output_table(stdout, columns, sizeof columns / sizeof *columns, rows);
     printf("\nThe rungs at N = %lld, key tiles of %lld rows (flash1), query tiles of %lld rows (flash2), no cache\n",
@@ -201,11 +201,10 @@ static int draw(const model *m, const json_t *rows)
     snprintf(title, sizeof title, "Roofline of %.48s (%s, %s), %lld heads, d = %lld", m->peak.model.name, flops,
              m->dtype, (long long)m->heads, (long long)m->d);
     plot p = {.title = title, .x_label = "FLOP per byte", .y_label = "attainable FLOP/s", .series = series, .count = 3};
-    if (!plot_write(&p, m->plot, note, sizeof note))
-        return usage_error(&about, "%s", note);
+    plot_result result = plot_write(&p, m->plot, note, sizeof note);
     if (note[0] != '\0')
         fprintf(stderr, "kiln roofline: %s\n", note);
-    return EXIT_RIGHT;
+    return result == PLOT_WRITTEN ? EXIT_RIGHT : result == PLOT_FAILED ? EXIT_OUTPUT : EXIT_USAGE;
 }
 
 static int list_devices(void)
@@ -287,6 +286,16 @@ static int check(model *m)
         return usage_error(&about, "--block-q and --block-k must be at least 1");
     if (!output_format_find(m->format_name, &m->format))
         return usage_error(&about, "--format is text, csv or json, not \"%s\"", m->format_name);
+    if (m->format != OUTPUT_TEXT && m->plot != NULL && strcmp(m->plot, "-") == 0)
+        return usage_error(&about,
+                           "--plot - draws on standard output, where --format %s goes: write --plot FILE.txt, .svg or "
+                           ".png",
+                           m->format_name);
+    bool list = strcmp(m->device, "list") == 0;
+    if (list && (m->format != OUTPUT_TEXT || m->plot != NULL))
+        return usage_error(&about, "--device list is a table for people: it takes no --format and no --plot");
+    if (m->session.threads != 0 && strcmp(m->device, "this") != 0)
+        return usage_error(&about, "--threads has no effect without --device this, which measures");
     return read_lengths(m);
 }
 
@@ -315,10 +324,11 @@ int command_roofline(int argc, char **argv)
         return code;
     if (words > 0)
         return usage_error(&about, "it takes no arguments, only options: write --device %s", argv[0]);
+    if ((code = check(&m)) != EXIT_RIGHT)
+        return code;
     if (strcmp(m.device, "list") == 0)
         return list_devices();
-    if ((code = check(&m)) == EXIT_RIGHT)
-        code = find_device(&m);
+    code = find_device(&m);
     if (code == EXIT_RIGHT) {
         m.flops_peak = device_peak_flops(&m.peak, m.type);
         json_t *rows = json_array(), *rungs = rungs_of(&m, detail_length(&m));

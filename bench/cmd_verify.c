@@ -7,6 +7,7 @@
 #include "cases.h"
 #include "commands.h"
 #include "judge.h"
+#include "lines.h"
 #include "output.h"
 #include "session.h"
 #include "text.h"
@@ -180,15 +181,6 @@ static int conclude(const verification *v)
     return t->wrong > 0 || t->unknown > 0 || t->right == 0 ? EXIT_WRONG : EXIT_RIGHT;
 }
 
-static int parse(const char *text, kiln_op op, problem_spec *spec)
-{
-    problem_error error;
-    if (problem_parse(text, op, spec, &error))
-        return EXIT_RIGHT;
-    fprintf(stderr, "kiln verify: %s\n             %*s^ %s\n", text, error.position, "", error.message);
-    return EXIT_USAGE;
-}
-
 static int verify_table(verification *v, kiln_op op)
 {
     for (size_t i = 0; i < bench_case_count(); i++) {
@@ -207,9 +199,9 @@ static int verify_words(verification *v, kiln_op op, char **words, int count)
     problem_spec spec;
     /* All are read before the first is run: a typing error should not show after minutes. */
     for (int i = 0; i < count && code == EXIT_RIGHT; i++)
-        code = parse(words[i], op, &spec);
+        code = line_problem(&about, words[i], op, v->algorithm, &spec);
     for (int i = 0; i < count && code == EXIT_RIGHT; i++) {
-        code = parse(words[i], op, &spec);
+        code = line_problem(&about, words[i], op, v->algorithm, &spec);
         if (code == EXIT_RIGHT)
             verify_rungs(v, &spec);
     }
@@ -231,13 +223,10 @@ int command_verify(int argc, char **argv)
     with_grammar.more = problem_help();
     if (!options_read(&with_grammar, options, sizeof options / sizeof *options, argc, argv, &words, &code))
         return code;
-    kiln_op op = v.op != NULL ? problem_op_find(v.op) : KILN_OP_ATTENTION_FORWARD;
-    if (op == KILN_OP_COUNT)
-        return usage_error(
-            &about,
-            "there is no operation \"%s\": write attention_forward, attention_backward, attention_merge, "
-            "softmax_forward or softmax_backward",
-            v.op);
+    kiln_op op;
+    if ((code = line_op(&about, v.op, &op)) != EXIT_RIGHT ||
+        (code = line_algorithms(&about, v.algorithm, 1)) != EXIT_RIGHT)
+        return code;
     if ((code = session_open(&v.session, &about, NULL, NULL)) != EXIT_RIGHT)
         return code;
     v.judge.full = v.full;

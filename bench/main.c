@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* main.c: the `kiln` program: finds the subcommand. Everything else is in cmd_*.c. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,17 +34,17 @@ static void print_help(FILE *to)
             kiln_version_string());
     for (size_t i = 0; i < ENTRIES; i++)
         fprintf(to, "  %-10s %s\n", entries[i].name, entries[i].summary);
-    fprintf(to,
-            "\nBegin with\n"
-            "  kiln info                   what can this machine do?\n"
-            "  kiln trace 1,3 2,4          the idea behind all of it, on four numbers\n"
-            "  kiln roofline --device a100 why it is worth the trouble\n"
-            "  kiln bench                  the ladder from naive to flash attention, on this machine\n"
-            "  kiln COMMAND --help         options and examples of one command\n\n"
-            "Exit code: 0 all is well, 1 a result is wrong, 2 the command line or the problem is not acceptable.\n");
+    fprintf(to, "\nBegin with\n"
+                "  kiln info                   what can this machine do?\n"
+                "  kiln trace 1,3 2,4          the idea behind all of it, on four numbers\n"
+                "  kiln roofline --device a100 why it is worth the trouble\n"
+                "  kiln bench                  the ladder from naive to flash attention, on this machine\n"
+                "  kiln COMMAND --help         options and examples of one command\n\n"
+                "Exit code: 0 all is well, 1 a result is wrong, 2 the command line or the problem is not acceptable,\n"
+                "           3 the output could not be written.\n");
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     const char *names[ENTRIES];
     if (argc < 2) {
@@ -64,11 +65,8 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < ENTRIES; i++) {
         names[i] = entries[i].name;
-        if (strcmp(argv[1], entries[i].name) == 0) {
-            int code = entries[i].run(argc - 2, argv + 2);
-            /* a full disk or a closed pipe must not look like success */
-            return fflush(stdout) != 0 && code == EXIT_RIGHT ? EXIT_WRONG : code;
-        }
+        if (strcmp(argv[1], entries[i].name) == 0)
+            return entries[i].run(argc - 2, argv + 2);
     }
     const char *near = text_nearest(argv[1], names, ENTRIES);
     fprintf(stderr, "kiln: there is no command \"%s\"", argv[1]);
@@ -77,4 +75,18 @@ int main(int argc, char **argv)
     else
         fprintf(stderr, ": `kiln --help` lists them\n");
     return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    int code = run(argc, argv);
+    /* a full disk or a closed descriptor must look neither like success nor like a wrong result */
+    errno = 0;
+    bool bad = fflush(stdout) != 0;
+    int reason = errno;
+    if (!bad && !ferror(stdout))
+        return code;
+    fprintf(stderr, "kiln: standard output could not be written to its end%s%s\n", reason != 0 ? ": " : "",
+            reason != 0 ? strerror(reason) : "");
+    return code == EXIT_RIGHT ? EXIT_OUTPUT : code;
 }

@@ -87,7 +87,7 @@ static int assign(const command *about, const option *o, const char *value)
 bool options_read(const command *about, const option *options, size_t count, int argc, char **argv, int *words,
                   int *exit_code)
 {
-    bool only_words = false;
+    bool only_words = false, seen[NAMES_MAX] = {false};
     *words = 0;
     *exit_code = EXIT_RIGHT;
     for (int i = 0; i < argc; i++) {
@@ -124,6 +124,17 @@ bool options_read(const command *about, const option *options, size_t count, int
                 return false;
             }
             value = argv[++i];
+        }
+        if (seen[at]) {
+            *exit_code = usage_error(about, "%s%s is given twice", dashes(options[at].name), options[at].name);
+            return false;
+        }
+        seen[at] = true;
+        if (value != NULL && value[0] == '\0') {
+            *exit_code =
+                usage_error(about, "%s%s has an empty value: write %s%s %s", dashes(options[at].name), options[at].name,
+                            dashes(options[at].name), options[at].name, options[at].argument);
+            return false;
         }
         if ((*exit_code = assign(about, &options[at], value)) != EXIT_RIGHT)
             return false;

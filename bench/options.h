@@ -10,7 +10,12 @@
 #include <stdint.h>
 
 /* What every subcommand returns to the shell. */
-enum { EXIT_RIGHT = 0, EXIT_WRONG = 1, EXIT_USAGE = 2 };
+enum {
+    EXIT_RIGHT = 0,
+    EXIT_WRONG = 1, /* a result is wrong */
+    EXIT_USAGE = 2, /* the command line, a problem, a file or a backend is not acceptable */
+    EXIT_OUTPUT = 3 /* what was found could not be written to its end */
+};
 
 typedef enum option_kind {
     OPTION_SWITCH, /* bool * */
@@ -37,7 +42,7 @@ typedef struct command {
 
 /*
  * Reads argv[0 ... argc-1] (the words after the subcommand). Words that are no option are moved to the front of argv, and
- * counted in *words. Returns true to go on; otherwise *exit_code is what to leave with (0 after --help).
+ * counted in *words. An option that is given twice, or with an empty value, is an error. Returns true to go on; otherwise *exit_code is what to leave with (0 after --help).
  */
 bool options_read(const command *about, const option *options, size_t count, int argc, char **argv, int *words,
                   int *exit_code);

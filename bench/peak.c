@@ -14,14 +14,20 @@ static device_peak measure_cpu(const session *s)
     device_peak peak = {.measured = true};
     char buffer[32];
     progress("measuring the peaks of this processor");
-    cpu_peak cpu = cpu_peak_measure(s->info.units, s->info.l3_bytes);
+    cpu_peak cpu = cpu_peak_measure(s->info.units, s->info.l3_bytes, strcmp(s->info.architecture, "amx") == 0);
     progress_done();
     text_bytes((double)cpu.buffer, buffer, sizeof buffer);
-    /* 16-bit operands are widened to fp32 on a CPU, so one number serves all types */
+    /* 16-bit operands are widened to fp32 on a CPU, so one number serves all types, but for bf16 on tile units */
     peak.model = (kiln_device_model){"this", s->info.name, cpu.flops, cpu.flops, cpu.bandwidth};
     snprintf(peak.source, sizeof peak.source,
              "measured in this run on %d threads: fp32 %s from registers, reading %s of memory", cpu.threads, cpu.unit,
              buffer);
+    peak.tile_flops = cpu.tile_flops;
+    if (cpu.tile_flops > 0) {
+        text_si(cpu.tile_flops, "FLOP/s", buffer, sizeof buffer);
+        size_t used = strlen(peak.source);
+        snprintf(peak.source + used, sizeof peak.source - used, "; bf16 AMX tile products from registers: %s", buffer);
+    }
     return peak;
 }
 
@@ -58,11 +64,14 @@ device_peak device_peak_of(const session *s)
 
 double device_peak_flops(const device_peak *peak, int32_t type)
 {
+    if (type == KILN_BFLOAT16 && peak->tile_flops > 0)
+        return peak->tile_flops;
     return type == KILN_FLOAT16 || type == KILN_BFLOAT16 ? peak->model.flops16 : peak->model.flops32;
 }
 
 json_t *device_peak_json(const device_peak *peak)
 {
-    return json_pack("{s:b, s:s, s:f, s:f, s:f}", "measured", peak->measured, "source", peak->source, "flops16_per_s",
-                     peak->model.flops16, "flops32_per_s", peak->model.flops32, "bytes_per_s", peak->model.bandwidth);
+    return json_pack("{s:b, s:s, s:f, s:f, s:f, s:f}", "measured", peak->measured, "source", peak->source,
+                     "flops16_per_s", peak->model.flops16, "flops32_per_s", peak->model.flops32, "tile_flops_per_s",
+                     peak->tile_flops, "bytes_per_s", peak->model.bandwidth);
 }

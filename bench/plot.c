@@ -147,27 +147,27 @@ bool plot_draws_images(void)
     return installed("gnuplot");
 }
 
-bool plot_write(const plot *p, const char *file, char *note, size_t cap)
+plot_result plot_write(const plot *p, const char *file, char *note, size_t cap)
 {
     char path[1024];
     bool image = text_ends_with(file, ".png") || text_ends_with(file, ".svg"), gnuplot = image && plot_draws_images();
     note[0] = '\0';
     if (strcmp(file, "-") == 0) {
         draw_text(p, stdout);
-        return true;
+        return PLOT_WRITTEN;
     }
     if ((!image && !text_ends_with(file, ".txt")) || strlen(file) + 5 > sizeof path) {
         snprintf(note, cap,
                  "a plot is written to a file that ends in .png, .svg or .txt, or to - for text here, not to \"%s\"",
                  file);
-        return false;
+        return PLOT_REFUSED;
     }
     snprintf(path, sizeof path, "%s%s", file, image && !gnuplot ? ".txt" : "");
     /* gnuplot answers a file that it cannot open with a page of its own; ours is one sentence */
     FILE *to = fopen(path, "w");
     if (to == NULL) {
         snprintf(note, cap, "%s cannot be written", path);
-        return false;
+        return PLOT_REFUSED;
     }
     bool good;
     if (gnuplot) {
@@ -188,7 +188,7 @@ bool plot_write(const plot *p, const char *file, char *note, size_t cap)
              !good && gnuplot    ? ": gnuplot failed"
              : image && !gnuplot ? " (Debian: apt install gnuplot-nox)"
                                  : "");
-    return good;
+    return good ? PLOT_WRITTEN : PLOT_FAILED;
 }
 
 /* The rest of a file from the first <svg on. */
@@ -224,7 +224,7 @@ char *plot_svg(const plot *p)
         return NULL;
     FILE *from = fdopen(file, "r");
     if (from != NULL) {
-        if (plot_write(p, path, note, sizeof note))
+        if (plot_write(p, path, note, sizeof note) == PLOT_WRITTEN)
             svg = read_svg(from);
         fclose(from);
     } else {

@@ -28,10 +28,11 @@ typedef struct plot {
 
 /*
  * Writes the plot to `file` ("-" = text on standard output). An image that cannot be drawn because gnuplot is not installed
- * becomes text in a file of that name with .txt added. `note` receives one sentence: what was written where, or, with the
- * result false, why nothing was.
+ * becomes text in a file of that name with .txt added. `note` receives one sentence: what was written where, or why nothing
+ * was: because `file` is not acceptable, or because writing failed.
  */
-bool plot_write(const plot *p, const char *file, char *note, size_t cap);
+typedef enum plot_result { PLOT_WRITTEN, PLOT_REFUSED, PLOT_FAILED } plot_result;
+plot_result plot_write(const plot *p, const char *file, char *note, size_t cap);
 
 /* Can images be drawn here? */
 bool plot_draws_images(void);

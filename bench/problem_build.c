@@ -231,7 +231,7 @@ static bool declare_attention(builder *b)
         shape[3] = s->mask_len != 0 ? s->mask_len : s->keep == KEEP_TREE && s->seqlen_q < keys ? s->seqlen_q : keys;
         declare(b, SLOT_ATTN_MASK, KILN_UINT8, false, 4, shape);
     }
-    if (s->alibi & (AXIS_QUERY | AXIS_KEY))
+    if (s->alibi && (s->alibi & ~(AXIS_BATCH | AXES_PRESENT)) != AXIS_HEAD)
         return fail(b, "alibi has the axes h or bh");
     if (s->alibi)
         declare(b, SLOT_ALIBI, KILN_FLOAT32, false, s->alibi & AXIS_BATCH ? 2 : 1, size + !(s->alibi & AXIS_BATCH));

@@ -109,7 +109,7 @@ const problem_key problem_keys[] = {
     {"dropout_seed", KEY_UINT, AT(dropout_seed), FOR_ATTENTION, NULL},
     {"dropout_offset", KEY_UINT, AT(dropout_offset), FOR_ATTENTION, NULL},
     {"dropout_ptr", KEY_SWITCH, AT(dropout_ptr), FOR_ATTENTION, NULL},
-    {"lse", KEY_SWITCH, AT(lse), FOR_ATTENTION | FOR_MERGE | 1 << KILN_OP_SOFTMAX_FORWARD, NULL},
+    {"lse", KEY_SWITCH, AT(lse), 1 << KILN_OP_ATTENTION_FORWARD | FOR_MERGE | 1 << KILN_OP_SOFTMAX_FORWARD, NULL},
     {"status", KEY_SWITCH, AT(status), FOR_ATTENTION, NULL},
     {"dlse", KEY_SWITCH, AT(dlse), FOR_BACKWARD, NULL},
     {"dbias", KEY_SWITCH, AT(dbias), FOR_BACKWARD, NULL},
@@ -123,6 +123,23 @@ const problem_key problem_keys[] = {
     {"algorithm", KEY_TEXT, AT(algorithm), FOR_ALL, NULL},
 };
 const size_t problem_key_count = sizeof problem_keys / sizeof *problem_keys;
+_Static_assert(sizeof problem_keys / sizeof *problem_keys <= PROBLEM_KEYS_MAX, "raise PROBLEM_KEYS_MAX");
+
+const char *problem_key_lacks(const problem_key *key, const problem_spec *spec)
+{
+    switch (key->offset) {
+    case AT(keep_axes):
+    case AT(mask_len): return spec->keep != KEEP_NONE ? NULL : "attn_mask";
+    case AT(pack_gap):
+        return spec->lens_q.kind != LIST_ABSENT || spec->lens_k.kind != LIST_ABSENT ? NULL : "lens_q or lens_k";
+    case AT(table):
+    case AT(spare_pages): return spec->page_size != 0 ? NULL : "page";
+    case AT(dropout_seed):
+    case AT(dropout_offset):
+    case AT(dropout_ptr): return spec->dropout_p != 0 ? NULL : "dropout";
+    default: return NULL;
+    }
+}
 
 problem_spec problem_default(kiln_op op)
 {
@@ -223,7 +240,12 @@ const char *problem_help(void)
            "            seed=1\n"
            "Running     algorithm=flash2  num_splits=4  max_sms=1  flags=batch_invariant+workspace_zeroed\n"
            "\n"
-           "LIST is numbers, one per sequence (3,5,0), or random (chosen by the seed), or full (all of the length).\n"
-           "An option without a value is switched on. Rows outside every sequence, padding and unused pages hold "
+           "LIST is numbers, one per sequence (3,5,0; none when the batch is 0), or random (chosen by the seed), or "
+           "full "
+           "(all\n"
+           "of the length). An option without a value is switched on. Nothing may be given twice, or without what "
+           "gives "
+           "it an\n"
+           "effect. Rows outside every sequence, padding and unused pages hold "
            "NaN.\n";
 }

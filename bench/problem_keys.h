@@ -40,6 +40,11 @@ typedef struct problem_key {
 
 extern const problem_key problem_keys[];
 extern const size_t problem_key_count;
+enum { PROBLEM_KEYS_MAX = 64 };
+
+/* What a key has no effect without, in words ("attn_mask"), if the problem does not have it; else NULL. The parser refuses such
+ * a key, the printer leaves it out. */
+const char *problem_key_lacks(const problem_key *key, const problem_spec *spec);
 
 extern const char *const problem_mask_names[]; /* by KILN_MASK_*; NULL-terminated, as all of these */
 extern const char *const problem_flag_names[]; /* by bit */

@@ -13,10 +13,17 @@
 
 enum { FIELD_MAX = 2048 };
 
+/* What the line has said so far: byte of its field, plus 1; 0 = not yet. */
+typedef struct given {
+    size_t mask, key[PROBLEM_KEYS_MAX];
+    bool property[SLOT_COUNT][3];
+} given;
+
 typedef struct reader {
     const char *text;
     problem_spec *spec;
     problem_error *error;
+    given *given;
 } reader;
 
 static bool fail(const reader *r, size_t position, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -190,6 +197,8 @@ static bool read_axes(const reader *r, const char *key, const char *text, size_t
         if (found == NULL)
             return fail(r, start + i, "%s: \"%c\" is no axis: write letters of bhqk, or 1 for none of them", key,
                         text[i]);
+        if (*axes & 1 << (found - problem_axis_letters))
+            return fail(r, start + i, "%s: the axis %c is given twice", key, text[i]);
         *axes |= 1 << (found - problem_axis_letters);
     }
     if (*axes == AXES_PRESENT)
@@ -207,6 +216,8 @@ static bool read_flags(const reader *r, const char *text, size_t start, uint64_t
         int bit = find_name(problem_flag_names, name);
         if (bit < 0)
             return fail_name(r, start + at, "flag", name, problem_flag_names);
+        if (*flags >> bit & 1)
+            return fail(r, start + at, "the flag %s is given twice", name);
         *flags |= (uint64_t)1 << bit;
         at += n;
         if (text[at] == '\0')
@@ -261,6 +272,8 @@ static bool read_value(const reader *r, const problem_key *key, const char *valu
             return true;
         }
         list->kind = LIST_GIVEN;
+        if (value[0] == '\0') /* one number per sequence, of which a batch of 0 has none */
+            return true;
         return read_numbers(r, key->name, value, start, list->value, PROBLEM_LIST_MAX, &list->count);
     }
     case KEY_FLAGS: return read_flags(r, value, start, (uint64_t *)at);
@@ -283,11 +296,15 @@ static bool read_value(const reader *r, const problem_key *key, const char *valu
 }
 
 /* causal_br, window_br=128,0. */
-static bool read_mask(const reader *r, int32_t mask, const char *value, size_t start)
+static bool read_mask(const reader *r, int32_t mask, size_t field, const char *value, size_t start)
 {
     bool window = mask == KILN_MASK_WINDOW_TOP_LEFT || mask == KILN_MASK_WINDOW_BOTTOM_RIGHT;
     int64_t sides[2];
     int32_t count = 0;
+    if (r->given->mask != 0)
+        return fail(r, field, "a second mask, %s: %s is given already, and a problem has one", problem_mask_names[mask],
+                    problem_mask_names[r->spec->mask]);
+    r->given->mask = field + 1;
     r->spec->mask = mask;
     if (window && value == NULL)
         return fail(r, start, "%s needs its sides: write %s=LEFT,RIGHT, for example %s=127,0", problem_mask_names[mask],
@@ -328,11 +345,16 @@ static bool read_override(const reader *r, const char *name, size_t dot, const c
         return fail_name(r, start + dot + 1, "property of a tensor", name + dot + 1, fields);
     if (value == NULL)
         return fail(r, start, "%s needs a value: write %s=...", name, name);
+    if (r->given->property[slot][field])
+        return fail(r, start, "%s is given twice", name);
+    r->given->property[slot][field] = true;
     if (field == 0)
         return read_type(r, value, value_at, &o->type);
     if (field == 1)
         return read_numbers(r, name, value, value_at, o->stride, KILN_MAX_RANK, &o->stride_count);
-    return text_int(value, &o->offset) || fail(r, value_at, "%s: \"%.40s\" is no whole number", name, value);
+    if (!text_int(value, &o->offset))
+        return fail(r, value_at, "%s: \"%.40s\" is no whole number", name, value);
+    return o->offset != 0 || fail(r, value_at, "%s: 0 moves nothing: leave it out", name);
 }
 
 static bool fail_key(const reader *r, const char *name, size_t start)
@@ -369,12 +391,59 @@ static bool read_option(const reader *r, char *field, size_t start)
     if (1 << r->spec->op & FOR_ATTENTION) {
         int mask = find_name(problem_mask_names, field);
         if (mask >= 0)
-            return read_mask(r, mask, value, value_at);
+            return read_mask(r, mask, start, value, value_at);
     }
     for (size_t i = 0; i < problem_key_count; i++)
-        if (strcmp(problem_keys[i].name, field) == 0 && problem_keys[i].ops & 1 << r->spec->op)
+        if (strcmp(problem_keys[i].name, field) == 0 && problem_keys[i].ops & 1 << r->spec->op) {
+            if (r->given->key[i] != 0)
+                return fail(r, start, "%s is given twice", field);
+            r->given->key[i] = start + 1;
             return read_value(r, &problem_keys[i], value, value_at);
+        }
     return fail_key(r, field, start);
+}
+
+/* Keys for which 0 is not a number but stands for their absence. */
+static bool absent_if_zero(const problem_key *key)
+{
+    return key->offset == offsetof(problem_spec, page_size) || key->offset == offsetof(problem_spec, mask_len) ||
+           key->offset == offsetof(problem_spec, cache_batch);
+}
+
+/* Why a key that was given would be ignored because of others, or NULL. */
+static const char *ignored(const problem_key *key, const problem_spec *s)
+{
+    bool fused = s->layout == LAYOUT_QKV || s->layout == LAYOUT_KV;
+    switch (key->offset) {
+    case offsetof(problem_spec, cache_batch):
+        return s->lens_k.kind != LIST_ABSENT ? "contradicts lens_k: packed keys have no batch axis" : NULL;
+    case offsetof(problem_spec, alias_kv):
+        return s->alias_kv && fused ? "contradicts layout=qkv and kv, where v has a place of its own" : NULL;
+    case offsetof(problem_spec, layout):
+        return fused && s->op == KILN_OP_ATTENTION_MERGE ? "of a merge is bhsd, bshd or sbhd" : NULL;
+    case offsetof(problem_spec, keep_axes):
+        return s->keep_axes & AXIS_KEY ? "has letters of bhq: mask_len says how many keys there are" : NULL;
+    default: return NULL;
+    }
+}
+
+/* After all options: is each that was given of any effect? */
+static bool check_options(const reader *r)
+{
+    for (size_t i = 0; i < problem_key_count; i++) {
+        const problem_key *key = &problem_keys[i];
+        if (r->given->key[i] == 0)
+            continue;
+        size_t start = r->given->key[i] - 1;
+        const char *lacks = problem_key_lacks(key, r->spec), *why = ignored(key, r->spec);
+        if (absent_if_zero(key) && *(const int64_t *)((const char *)r->spec + key->offset) == 0)
+            return fail(r, start, "%s=0 has no meaning: write at least 1, or leave it out", key->name);
+        if (lacks != NULL)
+            return fail(r, start, "%s has no effect without %s: add that, or leave it out", key->name, lacks);
+        if (why != NULL)
+            return fail(r, start, "%s %s", key->name, why);
+    }
+    return true;
 }
 
 static bool read_op(const reader *r, const char *field, bool *is_op)
@@ -397,7 +466,8 @@ static bool read_op(const reader *r, const char *field, bool *is_op)
 
 bool problem_parse(const char *text, kiln_op op, problem_spec *spec, problem_error *error)
 {
-    reader r = {text, spec, error};
+    given said = {0};
+    reader r = {text, spec, error, &said};
     bool is_op;
     int part = 0; /* 0: operation or shape, 1: shape, 2: type, 3: options */
     *spec = problem_default(op);
@@ -439,5 +509,5 @@ bool problem_parse(const char *text, kiln_op op, problem_spec *spec, problem_err
     if (part < 3)
         return fail(&r, strlen(text), "the type is missing: write fp32, fp16 or bf16 after the shape, as in %s",
                     1 << spec->op & FOR_SOFTMAX ? "r4x128n1000:fp32" : "b1h8q128d64:fp32");
-    return true;
+    return check_options(&r);
 }

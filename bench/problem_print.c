@@ -188,7 +188,7 @@ size_t problem_print(const problem_spec *spec, char *text, size_t cap)
         }
     }
     for (size_t i = 0; i < problem_key_count; i++)
-        if (problem_keys[i].ops & 1 << spec->op)
+        if (problem_keys[i].ops & 1 << spec->op && problem_key_lacks(&problem_keys[i], spec) == NULL)
             put_key(&w, &problem_keys[i], spec, &standard);
     for (int slot = 0; slot < SLOT_COUNT; slot++)
         put_override(&w, problem_slot_name((problem_slot)slot), &spec->override[slot]);

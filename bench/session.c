@@ -23,6 +23,13 @@ bool session_options(const session *s, const command *about, kiln_context_option
     return true;
 }
 
+/* What the library warns of (a variable that it ignores, say) is for people, and so on stderr. */
+static void print_warning(void *user, int32_t level, const char *message)
+{
+    (void)level;
+    fprintf(stderr, "kiln %s: %s\n", ((const session *)user)->about->name, message);
+}
+
 int session_open(session *s, const command *about, kiln_log_callback log, void *log_user)
 {
     kiln_context_options options;
@@ -30,6 +37,12 @@ int session_open(session *s, const command *about, kiln_log_callback log, void *
         return EXIT_USAGE;
     options.log = log;
     options.log_user = log_user;
+    s->about = about;
+    if (log == NULL) {
+        options.log = print_warning;
+        options.log_user = s;
+        options.log_level = KILN_LOG_WARNING;
+    }
     if (kiln_context_create(&s->context, &options) != KILN_OK)
         return usage_error(about, "%s", kiln_last_error());
     memset(&s->info, 0, sizeof s->info);

@@ -14,6 +14,7 @@
 typedef struct session {
     const char *backend, *plugins;
     int64_t device, threads;
+    const command *about; /* who opened it */
     kiln_context *context;
     kiln_device_info info;
 } session;

@@ -140,6 +140,7 @@ bool text_float(const char *text, double *value)
     char *end;
     if (text[0] == '\0' || isspace((unsigned char)text[0]))
         return false;
+    errno = 0;
     *value = strtod(text, &end);
-    return *end == '\0';
+    return *end == '\0' && !(errno == ERANGE && isinf(*value));
 }
