@@ -4,7 +4,7 @@
  * did while others used it. Twelve independent accumulators hide the latency of two multiply-add pipes (4 cycles each) and
  * fit the 16 registers of the older instruction sets.
  */
-#include <pthread.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -13,11 +13,18 @@
 #include <immintrin.h>
 #endif
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 #include "peak_cpu.h"
 
 enum { ACCUMULATORS = 12, ROUNDS = 7 };
 
 typedef double (*work)(void *part, int64_t amount);
+
+/* Where results go, so that no work is optimised away. */
+static volatile double last_sink;
 
 static double now(void)
 {
@@ -134,70 +141,36 @@ static double read_all(void *part, int64_t bytes)
     return (double)sum[0];
 }
 
-/* Where workers wait, once they are ready, for the word to go or to quit. */
-typedef struct gate {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    int ready;
-    enum { GATE_CLOSED, GATE_GO, GATE_QUIT } state;
-} gate;
-
-typedef struct worker {
-    pthread_t thread;
-    work run;
-    char *part;
-    int64_t amount;
-    gate *gate;
-    double begin, end, sink;
-} worker;
-
-static void *worker_main(void *arg)
-{
-    worker *w = arg;
-    if (w->part != NULL)
-        memset(w->part, 1, (size_t)w->amount); /* first touch by the thread that reads it */
-    else
-        w->sink = w->run(NULL, w->amount / 10); /* up to the clock rate that it will have */
-    pthread_mutex_lock(&w->gate->mutex);
-    w->gate->ready++;
-    pthread_cond_broadcast(&w->gate->changed);
-    while (w->gate->state == GATE_CLOSED)
-        pthread_cond_wait(&w->gate->changed, &w->gate->mutex);
-    bool go = w->gate->state == GATE_GO;
-    pthread_mutex_unlock(&w->gate->mutex);
-    w->begin = now();
-    if (go)
-        w->sink = w->run(w->part, w->amount);
-    w->end = now();
-    return NULL;
-}
-
-/* Seconds from the first start to the last end. 0: the threads could not be had. */
+/* Seconds from the first start to the last end, on the threads that kernels get: OpenMP's, wherever it has bound them (one
+ * thread in a build without it, like the kernels). */
 static double run_once(work run, int threads, char *buffer, int64_t amount)
 {
-    gate g = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, GATE_CLOSED};
-    worker *w = calloc((size_t)threads, sizeof *w);
-    int started = 0;
-    double begin = 0, end = 0;
-    for (; w != NULL && started < threads; started++) {
-        w[started] =
-            (worker){.run = run, .part = buffer ? buffer + started * amount : NULL, .amount = amount, .gate = &g};
-        if (pthread_create(&w[started].thread, NULL, worker_main, &w[started]) != 0)
-            break;
+    double begin = INFINITY, end = 0, sink = 0;
+#pragma omp parallel num_threads(threads)
+    {
+        int number = 0;
+#ifdef _OPENMP
+        number = omp_get_thread_num();
+#endif
+        char *part = buffer ? buffer + number * amount : NULL;
+        double got = 0;
+        if (part != NULL)
+            memset(part, 1, (size_t)amount); /* first touch by the thread that reads it */
+        else
+            got = run(NULL, amount / 10); /* up to the clock rate that it will have */
+#pragma omp barrier
+        double from = now();
+        got += run(part, amount);
+        double to = now();
+#pragma omp critical
+        {
+            begin = from < begin ? from : begin;
+            end = to > end ? to : end;
+            sink += got;
+        }
     }
-    pthread_mutex_lock(&g.mutex);
-    while (started == threads && g.ready < threads)
-        pthread_cond_wait(&g.changed, &g.mutex);
-    g.state = started == threads ? GATE_GO : GATE_QUIT;
-    pthread_cond_broadcast(&g.changed);
-    pthread_mutex_unlock(&g.mutex);
-    for (int i = 0; i < started; i++) {
-        pthread_join(w[i].thread, NULL);
-        begin = i == 0 || w[i].begin < begin ? w[i].begin : begin;
-        end = w[i].end > end ? w[i].end : end;
-    }
-    free(w);
-    return started == threads ? end - begin : 0;
+    last_sink = sink;
+    return end - begin;
 }
 
 /* Calls of `amount` rounds on every thread: rounds a second, all threads together. */
@@ -215,6 +188,9 @@ static double best_rate(work kernel, int threads, int64_t amount)
 cpu_peak cpu_peak_measure(int threads, int64_t l3_bytes, bool tiles)
 {
     cpu_peak peak = {.threads = threads > 0 ? threads : 1};
+#ifndef _OPENMP
+    peak.threads = 1;
+#endif
     double flops;
     work kernel = choose_kernel(&flops, &peak.unit);
     peak.flops = flops * best_rate(kernel, peak.threads, 3000000);

@@ -19,8 +19,9 @@ typedef struct cpu_peak {
     int threads;
 } cpu_peak;
 
-/* Takes about a second, on `threads` threads. `tiles`: measure AMX too, which the process has asked the system for. The buffer is larger than the caches when memory allows, which `l3_bytes` (0 =
- * unknown) helps to choose. bandwidth is 0 if there was no memory for it. */
+/* Takes about a second, on `threads` of OpenMP's threads. `tiles`: measure AMX too, which the process has asked the system
+ * for. The buffer is larger than the caches when memory allows, which `l3_bytes` (0 = unknown) helps to choose. bandwidth is
+ * 0 if there was no memory for it. */
 cpu_peak cpu_peak_measure(int threads, int64_t l3_bytes, bool tiles);
 
 #endif

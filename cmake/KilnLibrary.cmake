@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # How every target of Kiln is compiled (kiln_flags), what libkiln needs (kiln_deps), and how the two libraries are linked.
 
+# Tensors are untyped memory: what is stored as float by one is loaded as bits by another, so -fno-strict-aliasing.
 # No fast-math and no contraction: bits must not depend on what a compiler feels like fusing; kernels fuse explicitly.
 add_library(kiln_flags INTERFACE)
 target_include_directories(kiln_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(kiln_flags INTERFACE -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
-    -fno-math-errno -ffp-contract=off
+    -fno-math-errno -ffp-contract=off -fno-strict-aliasing
     $<$<BOOL:${KILN_WERROR}>:-Werror>
     $<$<NOT:$<BOOL:${KILN_HAVE_OPENMP}>>:-Wno-unknown-pragmas>) # -Wall names every omp pragma of a build without OpenMP
 target_compile_definitions(kiln_flags INTERFACE _POSIX_C_SOURCE=200809L _DEFAULT_SOURCE)

@@ -6,8 +6,7 @@
  *  - Scores of which a factor is odd are computed again by multiply-adds.
  *  - Odd values are zeros in the packed V, so the product adds exact zeros for them. What they add to O is summed apart, in
  *    `odd_o`, 32 keys at a time, for the lanes that see them only: a hidden NaN, or a hidden denormal, leaves no trace.
- *  - A lane that sees an odd value does not let its maximum lag, so weights are at most 1 where V may be near the end of
- *    fp32's range.
+ *    Only this sum can leave fp32's range; the task is then computed once more with odd values shrunk (see tile_end).
  */
 #ifndef KILN_CPU_REF_ATTENTION_AMX_ODD_INC_H
 #define KILN_CPU_REF_ATTENTION_AMX_ODD_INC_H
@@ -35,27 +34,17 @@ static void amx_odd_scores(const amx_state *t, uint32_t lanes, const uint16_t *k
                 sum[half] = vf_fma(second, _mm512_castsi512_ps(_mm512_and_si512(q, upper)), sum[half]);
             }
         }
-        float *to = s + r * AMX_LANES;
-        for (int half = 0; half < 2; half++)
-            vf_store(to + 16 * half,
-                     vf_select(vm_of_bits(wanted >> 16 * half & 0xffff), sum[half], vf_load(to + 16 * half)));
+        for (int half = 0; half < 2; half++) {
+            float *to = s + amx_at(r, half);
+            vf_store(to, vf_select(vm_of_bits(wanted >> 16 * half & 0xffff), sum[half], vf_load(to)));
+        }
     }
     amx_flush(true);
 }
 
-/* Which lanes see a marked key. `visible`: [AMX_BLOCK][2], bit = lane. */
-static uint32_t amx_odd_lanes(const uint32_t *keys, const uint32_t *visible)
-{
-    uint32_t lanes = 0;
-    for (int r = 0; r < AMX_BLOCK; r++)
-        if (keys[r / 32] >> r % 32 & 1)
-            lanes |= visible[2 * r] | visible[2 * r + 1] << 16;
-    return lanes;
-}
-
-/* odd_o += what the odd values of marked keys add. `rows`: the block's keys in v, NULL past the last. */
+/* odd_o += `factor` times what the odd values of marked keys add. `rows`: the block's keys in v, NULL past the last. */
 static void amx_odd_values_add(const char *const *rows, int64_t stride, int64_t d_v, const uint32_t *keys,
-                               const uint32_t *p, const uint32_t *visible, float *odd_o)
+                               const uint32_t *p, const uint32_t *visible, float factor, float *odd_o)
 {
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
     amx_flush(false);
@@ -71,12 +60,13 @@ static void amx_odd_values_add(const char *const *rows, int64_t stride, int64_t 
                 for (int half = 0; half < 2; half++) {
                     __m512i pair = _mm512_loadu_si512(p + (2 * u + half) * 256 + r % 32 / 2 * 16);
                     __m512i weight = r & 1 ? _mm512_and_si512(pair, upper) : _mm512_slli_epi32(pair, 16);
-                    vf next = vf_fma(vf_set1(kiln_bf16_to_float(bits)), _mm512_castsi512_ps(weight), sum[half]);
+                    vf next =
+                        vf_fma(vf_set1(kiln_bf16_to_float(bits) * factor), _mm512_castsi512_ps(weight), sum[half]);
                     sum[half] = vf_select(vm_of_bits(visible[2 * r + half]), next, sum[half]);
                 }
             }
             for (int half = 0; half < 2; half++) {
-                float *o = odd_o + column * AMX_LANES + 16 * half;
+                float *o = odd_o + amx_at(column, half);
                 vf_store(o, vf_add(vf_load(o), sum[half]));
             }
         }

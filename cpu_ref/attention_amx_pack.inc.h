@@ -8,11 +8,12 @@
  *   v: for each 32 columns, each 32 keys: A tiles of columns 0-15 and 16-31, rows of 32 keys (V transposed)
  *   q: for each 32 columns: 16 pairs of columns x 32 lanes (B tiles of lanes 0-15 and 16-31, row stride 128 bytes)
  *
- * Odd numbers. Tiles take denormals for zero and flush results below 2^-126, 0 times NaN is NaN, and weights reach 2^8
- * (see AMX_LAZY). So numbers with which that could show are marked here and treated one by one in
+ * Odd numbers. Tiles take denormals for zero and flush results below 2^-126, 0 times NaN is NaN, and a sum of values with
+ * weights up to 2^8 (see AMX_LAZY) may leave fp32's range though their mean does not. So numbers with which that could show are marked here and treated one by one in
  * attention_amx_odd.inc.h; a lane's bits then depend on nothing but what the lane sees.
  *   q, k: not 0, but below 2^-50. All other products are multiples of 2^-114: nothing is ever flushed.
- *   v:    not 0, but below 2^-60; 2^100 and more; Inf, NaN. They are zeros in the packed V.
+ *   v:    not 0, but below 2^-60; 2^94 and more (2^8 times 2^24 keys times that is finite); Inf, NaN. They are zeros in the
+ *         packed V.
  * Reads each element once (v twice, from the first-level cache). Memory-bound; 1-2 % of a call with 4096 queries.
  */
 #ifndef KILN_CPU_REF_ATTENTION_AMX_PACK_INC_H
@@ -52,7 +53,7 @@ VF_INLINE __mmask32 amx_odd_factors(__m512i x)
 VF_INLINE __mmask32 amx_odd_values(__m512i x)
 {
     const __m512i least = _mm512_set1_epi16(AMX_BF16_EXPONENT(-60));
-    const __m512i range = _mm512_set1_epi16(AMX_BF16_EXPONENT(100) - AMX_BF16_EXPONENT(-60));
+    const __m512i range = _mm512_set1_epi16(AMX_BF16_EXPONENT(94) - AMX_BF16_EXPONENT(-60));
     x = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
     return _mm512_mask_cmpge_epu16_mask(_mm512_test_epi16_mask(x, x), _mm512_sub_epi16(x, least), range);
 }
@@ -60,7 +61,7 @@ VF_INLINE __mmask32 amx_odd_values(__m512i x)
 static bool amx_is_odd_value(uint16_t x)
 {
     x &= 0x7fff;
-    return x != 0 && (x < AMX_BF16_EXPONENT(-60) || x >= AMX_BF16_EXPONENT(100));
+    return x != 0 && (x < AMX_BF16_EXPONENT(-60) || x >= AMX_BF16_EXPONENT(94));
 }
 
 /* Elements [column, column + 32) of a row of `columns` bf16; zeros past its end, and where the row is NULL. */

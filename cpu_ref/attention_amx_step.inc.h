@@ -27,16 +27,16 @@ enum { AMX_QUADS = AMX_BLOCK / 8 }; /* vector work is dealt in pieces of 4 pairs
 /* One tile of queries. m is in powers of two: the largest score times c, or lower by at most AMX_LAZY. */
 typedef struct amx_state {
     uint16_t *q; /* packed */
-    float *o;    /* [columns of v, padded][AMX_LANES] */
+    float *o;    /* tiles of columns of v (padded) x lanes: amx_at() */
     float *m, *l;
 } amx_state;
 
-/* What the steps of one worker share. */
-typedef struct amx_buffers {
-    float *s[2];       /* [AMX_BLOCK][AMX_LANES], of two items in turn */
-    uint32_t *p[2];    /* [AMX_BLOCK / 2][AMX_LANES] */
-    float *correction; /* [AMX_LANES]: by which O of an item's tile must be multiplied before its values join */
-} amx_buffers;
+/* Where lanes 16·half ... of row `row` lie in S and O, whose tiles lie one after another: rows 0-15 and lanes 0-15, rows 0-15
+ * and lanes 16-31, rows 16-31 ... Every tile in memory is 1 KiB of consecutive cache lines. */
+VF_INLINE int64_t amx_at(int64_t row, int64_t half)
+{
+    return (row / 16 * 2 + half) * 256 + row % 16 * 16;
+}
 
 /* 2x2 blocks: C = tiles 0 1 (rows 0-15) and 2 3, A = 4 5, B = 6 7. */
 VF_INLINE void amx_block_product(const uint16_t *a, const void *b)
@@ -61,18 +61,18 @@ VF_INLINE void amx_block_zero(void)
 
 VF_INLINE void amx_block_load(const float *c)
 {
-    AMX_LOAD(0, c, 128);
-    AMX_LOAD(1, c + 16, 128);
-    AMX_LOAD(2, c + 512, 128);
-    AMX_LOAD(3, c + 528, 128);
+    AMX_LOAD(0, c, 64);
+    AMX_LOAD(1, c + 256, 64);
+    AMX_LOAD(2, c + 512, 64);
+    AMX_LOAD(3, c + 768, 64);
 }
 
 VF_INLINE void amx_block_store(float *c)
 {
-    AMX_STORE(0, c, 128);
-    AMX_STORE(1, c + 16, 128);
-    AMX_STORE(2, c + 512, 128);
-    AMX_STORE(3, c + 528, 128);
+    AMX_STORE(0, c, 64);
+    AMX_STORE(1, c + 256, 64);
+    AMX_STORE(2, c + 512, 64);
+    AMX_STORE(3, c + 768, 64);
 }
 
 /* Softmax of one vector of lanes, while it goes through a block: l is the block's own sum. */
@@ -102,12 +102,12 @@ VF_INLINE void amx_column_end(amx_state *t, int half, const amx_column *x)
 VF_INLINE void amx_exp_quad(const float *s, uint32_t *p, int half, int64_t quad, amx_column *x)
 {
     const __m512i half_ulp = _mm512_set1_epi32(0x8000);
-    s += quad * 8 * AMX_LANES + 16 * half;
+    s += amx_at(8 * quad, half);
     p += quad / 4 * 512 + half * 256 + quad % 4 * 64;
     UNROLL for (int i = 0; i < 4; i++)
     {
-        vf even = amx_exp2(vf_fma(vf_load(s + 2 * i * AMX_LANES), x->c, x->minus_m));
-        vf odd = amx_exp2(vf_fma(vf_load(s + (2 * i + 1) * AMX_LANES), x->c, x->minus_m));
+        vf even = amx_exp2(vf_fma(vf_load(s + 2 * i * 16), x->c, x->minus_m));
+        vf odd = amx_exp2(vf_fma(vf_load(s + (2 * i + 1) * 16), x->c, x->minus_m));
         x->l = vf_add(x->l, vf_add(even, odd));
         __asm__ __volatile__("" : "+v"(x->l));
         __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half_ulp), 16);
@@ -119,23 +119,19 @@ VF_INLINE void amx_exp_quad(const float *s, uint32_t *p, int half, int64_t quad,
 /* Maxima of 8 keys join max[half][chain]. */
 VF_INLINE void amx_max_quad(const float *s, int64_t quad, vf (*max)[2])
 {
-    s += quad * 8 * AMX_LANES;
+    s += amx_at(8 * quad, 0);
     UNROLL for (int i = 0; i < 8; i++) UNROLL for (int half = 0; half < 2; half++) max[half][i & 1] =
-        vf_max(max[half][i & 1], vf_load(s + i * AMX_LANES + 16 * half));
+        vf_max(max[half][i & 1], vf_load(s + amx_at(i, half)));
 }
 
-/*
- * The block's maxima move m where they must, and l with it. In lanes `exact` they always do. Returns whether O must be
- * multiplied by `correction`.
- */
-static bool amx_move_maximum(amx_state *t, const vf (*max)[2], float c, uint32_t exact, float *correction)
+/* The block's maxima move m where they must, and l with it. Returns whether O must be multiplied by `correction`. */
+static bool amx_move_maximum(amx_state *t, const vf (*max)[2], float c, float *correction)
 {
     bool due = false;
     for (int half = 0; half < 2; half++) {
         float *m = t->m + 16 * half, *l = t->l + 16 * half;
         vf old = vf_load(m), seen = vf_mul(vf_max(max[half][0], max[half][1]), vf_set1(c));
-        vf slack = vf_keep((vm) ~(exact >> 16 * half), vf_set1(AMX_LAZY));
-        vm move = vf_lt(vf_add(old, slack), seen);
+        vm move = vf_lt(vf_add(old, vf_set1(AMX_LAZY)), seen);
         vf factor = vf_set1(1.0f);
         if (vm_any(move)) {
             factor = vf_select(move, amx_exp2(vf_sub(old, seen)), factor);
@@ -150,11 +146,11 @@ static bool amx_move_maximum(amx_state *t, const vf (*max)[2], float c, uint32_t
 
 static void amx_rescale(float *o, int64_t columns, const float *correction)
 {
-    vf a = vf_load(correction), b = vf_load(correction + 16);
-    for (int64_t i = 0; i < columns; i++, o += AMX_LANES) {
-        vf_store(o, vf_mul(vf_load(o), a));
-        vf_store(o + 16, vf_mul(vf_load(o + 16), b));
-    }
+    for (int64_t i = 0; i < columns; i++)
+        for (int half = 0; half < 2; half++) {
+            float *x = o + amx_at(i, half);
+            vf_store(x, vf_mul(vf_load(x), vf_load(correction + 16 * half)));
+        }
 }
 
 /* The phases one by one, for the ends of the pipeline. */

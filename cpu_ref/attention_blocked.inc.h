@@ -54,21 +54,15 @@ static size_t blocked_bytes(const attention_call *call, int64_t tiles, int32_t w
     return sizeof(kiln_cpu_queue) + sizeof(float) * (size_t)(workers * (floats > other ? floats : other));
 }
 
-static void blocked_task(const blocked_call *f, int64_t b, int64_t head_k, int64_t index,
-                         const attention_scratch *scratch, tile *tiles, float *states)
+/* Takes n tiles through all keys that they may see. */
+static void blocked_sum(const attention_call *call, const kiln_sequence *seq, int64_t head_k,
+                        const attention_scratch *scratch, tile *tiles, int64_t n)
 {
-    const attention_call *call = &f->call;
-    const kiln_sequence seq = kiln_sequence_of(call->p, b);
-    const int64_t rows = seq.seqlen_q * f->group, row = index * f->tiles * call->nq;
-    int64_t n = 0, begin = INT64_MAX, end = 0;
-    for (; n < f->tiles && row + n * call->nq < rows; n++) {
-        tile *t = &tiles[n];
-        tile_place(call, t, states + n * blocked_state_floats(call));
-        tile_lanes(call, t, &seq, b, head_k * f->group, f->group, row + n * call->nq);
-        tile_pack(call, t, &seq, scratch->buffer);
-        tile_clear(call, t);
-        begin = t->begin_any < begin ? t->begin_any : begin;
-        end = t->end_any > end ? t->end_any : end;
+    int64_t begin = INT64_MAX, end = 0;
+    for (int64_t i = 0; i < n; i++) {
+        tile_clear(call, &tiles[i]);
+        begin = tiles[i].begin_any < begin ? tiles[i].begin_any : begin;
+        end = tiles[i].end_any > end ? tiles[i].end_any : end;
     }
     for (int64_t first = begin / KEY_BLOCK * KEY_BLOCK; first < end; first += KEY_BLOCK) {
         block_range all = {KEY_BLOCK, 0};
@@ -79,15 +73,35 @@ static void blocked_task(const blocked_call *f, int64_t b, int64_t head_k, int64
                 all.end = range.end > all.end ? range.end : all.end;
             }
         }
-        key_block block = block_load(call, scratch, &seq, head_k, first, all.begin, all.end);
+        key_block block = block_load(call, scratch, seq, head_k, first, all.begin, all.end);
         for (int64_t i = 0; i < n; i++) {
             block_range range = tile_block_range(&tiles[i], first);
             if (range.begin < range.end)
-                tile_step(call, &tiles[i], &seq, &block, range, scratch);
+                tile_step(call, &tiles[i], seq, &block, range, scratch);
         }
     }
+}
+
+static void blocked_task(const blocked_call *f, int64_t b, int64_t head_k, int64_t index,
+                         const attention_scratch *scratch, tile *tiles, float *states)
+{
+    const attention_call *call = &f->call;
+    const kiln_sequence seq = kiln_sequence_of(call->p, b);
+    const int64_t rows = seq.seqlen_q * f->group, row = index * f->tiles * call->nq;
+    int64_t n = 0;
+    for (; n < f->tiles && row + n * call->nq < rows; n++) {
+        tile *t = &tiles[n];
+        tile_place(call, t, states + n * blocked_state_floats(call));
+        tile_lanes(call, t, &seq, b, head_k * f->group, f->group, row + n * call->nq);
+        tile_pack(call, t, &seq, scratch->buffer);
+    }
+    blocked_sum(call, &seq, head_k, scratch, tiles, n);
     for (int64_t i = 0; i < n; i++)
-        tile_end(call, &tiles[i], &seq, scratch->buffer);
+        if (tile_end(call, &tiles[i], &seq, scratch->buffer)) {
+            const attention_call shrunk = shrunk_call(call);
+            blocked_sum(&shrunk, &seq, head_k, scratch, &tiles[i], 1);
+            (void)tile_end(&shrunk, &tiles[i], &seq, scratch->buffer);
+        }
 }
 
 static void blocked_worker(void *arg, int32_t worker)

@@ -55,13 +55,13 @@ static void dot_find(const kiln_attention_problem *p, const kiln_view *view, con
 }
 
 /* Rows [begin, end) of a block: where they lie, or, if their stride is not 1 or `second` (may be absent) is appended to
- * each, as fp32 in `copy`. While a copy is computed with, the rows of the next block are fetched. */
+ * each, or they are to be shrunk, as fp32 in `copy`. While a copy is computed with, the rows of the next block are fetched. */
 static void dot_load(const kiln_attention_problem *p, const kiln_view *view, int64_t columns, const kiln_view *second,
                      int64_t second_columns, const kiln_sequence *seq, int64_t head_k, int64_t first, int64_t begin,
-                     int64_t end, float *copy, dot_keys *keys)
+                     int64_t end, bool shrink, float *copy, dot_keys *keys)
 {
     const int64_t size = kiln_type_size(view->type), stride = copied_stride(columns + second_columns);
-    const bool copied = second_columns > 0 || (view->stride[3] != 1 && columns > 1);
+    const bool copied = shrink || second_columns > 0 || (view->stride[3] != 1 && columns > 1);
     const int64_t fitting = DOT_AHEAD_BYTES / (columns * size);
     const int64_t ahead = copied ? KEY_BLOCK : fitting > DOT_AHEAD ? DOT_AHEAD : fitting < 4 ? 4 : fitting;
     const char *found[2 * KEY_BLOCK];
@@ -71,6 +71,8 @@ static void dot_load(const kiln_attention_problem *p, const kiln_view *view, int
     for (int64_t r = begin; r < end && copied; r++) {
         float *out = copy + r * stride;
         load_row(found[r], view->type, view->stride[3], columns, out);
+        if (shrink)
+            shrink_row(out, columns);
         if (second_columns > 0)
             load_row(key_row(p, second, seq, head_k, first + r), second->type, second->stride[3], second_columns,
                      out + columns);

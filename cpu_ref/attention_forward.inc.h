@@ -61,6 +61,22 @@ static attention_call call_of(const kiln_attention_problem *p, int64_t heads_tog
     return call;
 }
 
+/* load_keys() of v, shrunk if the call says so. */
+static key_rows load_values(const attention_call *call, const kiln_sequence *seq, int64_t head_k, int64_t first,
+                            int64_t begin, int64_t end, float *copy)
+{
+    const kiln_attention_problem *p = call->p;
+    if (!call->shrink)
+        return load_keys(p, &p->v, p->d_v, NULL, 0, seq, head_k, first, begin, end, copy);
+    const key_rows rows = {copy, copied_stride(p->d_v)};
+    for (int64_t r = begin; r < end; r++) {
+        float *out = copy + r * rows.stride;
+        load_row(key_row(p, &p->v, seq, head_k, first + r), p->v.type, p->v.stride[3], p->d_v, out);
+        shrink_row(out, p->d_v);
+    }
+    return rows;
+}
+
 /* One block of keys as fp32 rows, row r = key first + r, of which [begin, end) may be read. */
 typedef struct key_block {
     key_rows k, v;
@@ -72,7 +88,7 @@ static key_block block_load(const attention_call *call, const attention_scratch 
 {
     const kiln_attention_problem *p = call->p;
     return (key_block){load_keys(p, &p->k, p->d, &p->k2, p->d2, seq, head_k, first, begin, end, scratch->k),
-                       load_keys(p, &p->v, p->d_v, NULL, 0, seq, head_k, first, begin, end, scratch->v), first};
+                       load_values(call, seq, head_k, first, begin, end, scratch->v), first};
 }
 
 /* The rows of block `first` that a tile has to look at. It begins at an even row (see softmax_rows). */

@@ -11,7 +11,7 @@
  * A row's bits depend on its q and the keys it sees only.
  * Rounds: as many KV heads at a time as AMX_PACKED_BYTES take (never less than one); first their keys are packed, then
  *  tasks of some tiles of queries go through the keys, a super-block that fits the second-level cache at a time.
- * Workspace: keys·(d + d_v)·2 of those heads, keys a multiple of AMX_BLOCK and d, d_v of 32; 8·batch·heads_k; and 0.3 MB a
+ * Workspace: keys·(d + d_v)·2 of those heads, keys a multiple of AMX_BLOCK and d, d_v of 32; 8·batch·heads_k; and 0.7 MB a
  *  worker at d = 128 (amx_worker_bytes).
  * Traffic, one head, N queries and keys, Br = rows of a task: 2·N·d·e (q, o) + 8·N·d (packing) + 4·N·d·ceil(N/Br).
  * FLOPs: 4·N²·d + 3·N²; half of it if causal, plus half a block a tile.
@@ -22,7 +22,7 @@
 #include "attention_scores.inc.h"
 
 enum {
-    AMX_TILES = 8,       /* most tiles of a task */
+    AMX_TILES = 16,      /* most tiles of a task */
     AMX_SUPER = 4,       /* blocks of a super-block */
     AMX_LEAST_ROWS = 64, /* of a KV head */
     AMX_MOST_COLUMNS = 256
@@ -31,9 +31,9 @@ enum {
 #define AMX_PACKED_BYTES ((int64_t)256 << 20)
 
 typedef struct amx_tile {
-    tile lanes; /* lanes.o is state.o */
+    tile lanes;
     amx_state state;
-    float *odd_o;       /* [columns of v, padded][AMX_LANES], see `odd_seen` */
+    float *odd_o;       /* as state.o, see `odd_seen` */
     uint32_t odd_lanes; /* whose q holds odd numbers */
     bool odd_seen;      /* odd_o is in use, else garbage */
 } amx_tile;
@@ -64,9 +64,11 @@ typedef struct amx_item {
 
 typedef struct amx_worker_memory {
     amx_tile *tiles;
-    float *s[2];
-    uint32_t *p[2], *visible;
-    float *buffer; /* VF_LANES rows of o */
+    float *s[2];       /* tiles of keys x lanes, of two items in turn */
+    uint32_t *p[2];    /* tiles of pairs of keys x lanes, the same */
+    uint32_t *visible; /* [AMX_BLOCK][2]: bit = lane */
+    float *o;          /* [d_v][AMX_LANES] */
+    float *buffer;     /* VF_LANES rows of o */
 } amx_worker_memory;
 
 static void *amx_take(char *memory, int64_t *used, int64_t bytes)
@@ -87,6 +89,7 @@ static int64_t amx_worker_place(const amx_call *f, char *memory, amx_worker_memo
         w->p[i] = amx_take(memory, &used, AMX_BLOCK / 2 * float_row);
     }
     w->visible = amx_take(memory, &used, AMX_BLOCK * 2 * (int64_t)sizeof(uint32_t));
+    w->o = amx_take(memory, &used, f->call.p->d_v * float_row);
     w->buffer = amx_take(memory, &used, VF_LANES * buffer_stride(f->call.p->d_v) * (int64_t)sizeof(float));
     for (int i = 0; i < AMX_TILES; i++) {
         void *q = amx_take(memory, &used, f->steps_k * 32 * AMX_LANES * 2), *m = amx_take(memory, &used, float_row);
@@ -194,7 +197,7 @@ static void amx_tile_begin(const amx_task *task, amx_tile *t, int64_t row)
         rows[lane] = view_row(&p->q, task->seq.q_batch, t->lanes.head[lane], task->seq.q_row + t->lanes.query[lane]);
     t->odd_lanes = amx_pack_queries(rows, p->q.stride[3], p->d, f->sign, t->state.q);
     t->odd_seen = false;
-    t->lanes.o = t->state.o;
+    t->lanes.o = task->w->o;
     t->lanes.m = t->state.m;
     t->lanes.l = t->state.l;
     memset(t->state.o, 0, sizeof(float) * (size_t)(f->steps_v * 32 * AMX_LANES));
@@ -204,15 +207,33 @@ static void amx_tile_begin(const amx_task *task, amx_tile *t, int64_t row)
     }
 }
 
-static void amx_tile_end(const amx_task *task, amx_tile *t)
+/* The one final division, as a product with the reciprocal. Returns what tile_end() does: only what odd values add can
+ * leave fp32's range, so that is what is shrunk. */
+static bool amx_tile_end(const amx_task *task, amx_tile *t)
 {
     const attention_call *call = &task->f->call;
+    const vf one = vf_set1(1.0f);
+    float factor[AMX_LANES], divisor[AMX_LANES];
     for (int lane = 0; lane < AMX_LANES; lane++)
         t->state.m[lane] = (float)(t->state.m[lane] * 0x1.62e42fefa39efp-1); /* ln 2 */
-    if (t->odd_seen)
-        for (int64_t i = 0; i < call->p->d_v * AMX_LANES; i++)
-            t->state.o[i] += t->odd_o[i];
-    tile_end(call, &t->lanes, &task->seq, task->w->buffer);
+    tile_sums(call, &t->lanes, &task->seq, factor, divisor);
+    const vf grown = vf_set1(call->shrink ? VALUE_SHRINK : 1.0f);
+    vm finite[2] = {vm_first(VF_LANES), vm_first(VF_LANES)};
+    for (int half = 0; half < 2; half++) {
+        const vf by = vf_load(divisor + 16 * half), scale = vf_mul(vf_load(factor + 16 * half), vf_div(one, by));
+        const vm seen = vm_not(vf_eq(by, vf_zero()));
+        for (int64_t i = 0; i < call->p->d_v; i++) {
+            vf o = vf_add(vf_load(t->state.o + amx_at(i, half)), vf_zero()); /* every zero becomes +0 */
+            if (t->odd_seen) {
+                o = vf_fma(o, grown, vf_load(t->odd_o + amx_at(i, half)));
+                finite[half] = vm_and(finite[half], vf_finite(o));
+            }
+            vf_store(t->lanes.o + i * AMX_LANES + 16 * half, vf_keep(seen, vf_mul(o, scale)));
+        }
+    }
+    const bool again = !call->shrink && tile_overflowed(&t->lanes, finite);
+    tile_store(call, &t->lanes, &task->seq, task->w->buffer);
+    return again;
 }
 
 /* The next item: super-block by super-block, tile by tile, block by block. False at the end. */
@@ -244,6 +265,26 @@ static void amx_item_visible(const amx_task *task, const amx_item *item)
             visible[i] = 0xffff;
 }
 
+/* Scores of keys outside a lane's range become -inf, by selection. */
+static void amx_hide(const tile *t, int64_t first, float *s)
+{
+    const __m512i base = _mm512_set1_epi64(first);
+    for (int half = 0; half < 2; half++) {
+        __m512i range[2]; /* relative to `first`; saturation keeps the order */
+        for (int i = 0; i < 2; i++) {
+            const int64_t *x = (i == 0 ? t->begin : t->end) + 16 * half;
+            __m256i low = _mm512_cvtsepi64_epi32(_mm512_sub_epi64(_mm512_loadu_si512(x), base));
+            __m256i high = _mm512_cvtsepi64_epi32(_mm512_sub_epi64(_mm512_loadu_si512(x + 8), base));
+            range[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+        }
+        for (int r = 0; r < AMX_BLOCK; r++) {
+            const __m512i key = _mm512_set1_epi32(r);
+            __mmask16 before = _mm512_cmplt_epi32_mask(key, range[0]), past = _mm512_cmpge_epi32_mask(key, range[1]);
+            _mm512_mask_storeu_ps(s + amx_at(r, half), (__mmask16)(before | past), vf_set1(-INFINITY));
+        }
+    }
+}
+
 /* What remains to do to the scores of an item: odd numbers, hidden keys. */
 static void amx_item_scores(const amx_task *task, const amx_item *item, float *s)
 {
@@ -252,22 +293,13 @@ static void amx_item_scores(const amx_task *task, const amx_item *item, float *s
     const int64_t first = item->block * AMX_BLOCK;
     if (t->odd_lanes || amx_any_odd(marks->k))
         amx_odd_scores(&t->state, t->odd_lanes, amx_task_keys(task, item->block), marks->k, task->f->steps_k, s);
-    if (!scores_are_plain(&task->f->call, &t->lanes, first, first + AMX_BLOCK)) {
-        const score_scratch scratch = {.visible = task->w->visible};
-        vf max[2];
-        (void)modify_scores(&task->f->call, &t->lanes, &task->seq, first, AMX_BLOCK, s, &scratch, max);
-    }
+    if (t->lanes.begin_all > first || first + AMX_BLOCK > t->lanes.end_all)
+        amx_hide(&t->lanes, first, s);
 }
 
 static void amx_item_maximum(const amx_task *task, amx_item *item, const vf (*max)[2])
 {
-    const amx_marks *marks = &task->f->marks[task->first + item->block];
-    uint32_t exact = 0;
-    if (amx_any_odd(marks->v)) {
-        amx_item_visible(task, item);
-        exact = amx_odd_lanes(marks->v, task->w->visible);
-    }
-    item->due = amx_move_maximum(&item->tile->state, max, task->f->c, exact, item->correction);
+    item->due = amx_move_maximum(&item->tile->state, max, task->f->c, item->correction);
 }
 
 /* Before the values of an item join: every earlier item of the tile has joined. */
@@ -296,7 +328,8 @@ static void amx_item_odd_values(const amx_task *task, const amx_item *item, cons
     if (!t->odd_seen)
         memset(t->odd_o, 0, sizeof(float) * (size_t)(task->f->steps_v * 32 * AMX_LANES));
     t->odd_seen = true;
-    amx_odd_values_add(rows, problem->v.stride[3], problem->d_v, marks->v, p, task->w->visible, t->odd_o);
+    amx_odd_values_add(rows, problem->v.stride[3], problem->d_v, marks->v, p, task->w->visible,
+                       task->f->call.shrink ? VALUE_SHRINK : 1.0f, t->odd_o);
 }
 
 /* The three phases of one step, interleaved: `next` (scores and maximum), `now` (softmax), `last` (values). */
@@ -376,8 +409,8 @@ static void amx_task_items(amx_task *task)
     amx_item_end(task, now, w->p[turn]);
 }
 
-/* Tiles [index·tiles, ...) of a KV head, if the sequence is that long. */
-static void amx_run_task(const amx_call *f, int64_t head, int64_t index, amx_worker_memory *w)
+/* Tiles [index·tiles, ...) of a KV head, if the sequence is that long. True: see tile_end(). */
+static bool amx_run_task(const amx_call *f, int64_t head, int64_t index, amx_worker_memory *w)
 {
     const kiln_attention_problem *p = f->call.p;
     amx_task task = {.f = f, .seq = kiln_sequence_of(p, head / p->heads_k), .head_k = head % p->heads_k, .w = w};
@@ -394,8 +427,10 @@ static void amx_run_task(const amx_call *f, int64_t head, int64_t index, amx_wor
     amx_flush(true);
     amx_task_items(&task);
     amx_flush(false);
+    bool again = false;
     for (int64_t i = 0; i < task.tiles; i++)
-        amx_tile_end(&task, &w->tiles[i]);
+        again |= amx_tile_end(&task, &w->tiles[i]);
+    return again;
 }
 
 static void amx_worker(void *arg, int32_t worker)
@@ -405,8 +440,14 @@ static void amx_worker(void *arg, int32_t worker)
     const amx_config saved = amx_enter();
     amx_worker_memory w;
     (void)amx_worker_place(f, f->memory + worker * f->worker_bytes, &w);
-    for (int64_t t; (t = kiln_cpu_next(f->queue)) < count;) /* long tasks (late rows, under a causal mask) first */
-        amx_run_task(f, f->begin_head + t % heads, f->tasks_a_head - 1 - t / heads, &w);
+    for (int64_t t; (t = kiln_cpu_next(f->queue)) < count;) { /* long tasks (late rows, under a causal mask) first */
+        const int64_t head = f->begin_head + t % heads, index = f->tasks_a_head - 1 - t / heads;
+        if (amx_run_task(f, head, index, &w)) {
+            amx_call shrunk = *f;
+            shrunk.call = shrunk_call(&f->call);
+            (void)amx_run_task(&shrunk, head, index, &w);
+        }
+    }
     amx_leave(saved);
 }
 

@@ -38,6 +38,7 @@ typedef struct split_call {
     float *memory;          /* of workers */
     int64_t worker_floats;
     kiln_cpu_queue *queue;
+    bool *overflowed; /* some row: the join marks it, and it is computed once more */
 } split_call;
 
 /* Keys of a piece of a sequence; a multiple of KEY_BLOCK. */
@@ -115,7 +116,8 @@ static float *split_partial(const split_call *f, const kiln_sequence *seq, int64
     return f->partials + (row * f->pieces + piece) * f->partial_floats;
 }
 
-/* O of a partial is followed by its m and l; l = -1 says that the row sees no key of the piece, and O is not written. */
+/* O of a partial is followed by its m and l; l = -1 says that the row sees no key of the piece, and O is not written. Behind
+ * those of piece 0 stands whether the row overflowed: its partials, or their sum. */
 static float *split_m(const split_call *f, float *partial)
 {
     return partial + f->partial_floats - 16;
@@ -128,7 +130,9 @@ static void split_join(const split_call *f, const kiln_sequence *seq, int64_t qu
     const int64_t keys = split_piece_keys(p, seq->seqlen_k), pieces = (seq->seqlen_k + keys - 1) / keys;
     const int64_t padded = buffer_stride(p->d_v);
     double top = -INFINITY, sink = -INFINITY, l = 0;
-    float *partial = split_partial(f, seq, query, head, 0);
+    float *partial = split_partial(f, seq, query, head, 0), *overflowed = split_m(f, partial) + 2;
+    if (f->call.shrink && *overflowed == 0)
+        return;
     for (int64_t n = 0; n < pieces; n++) {
         const float *m = split_m(f, partial + n * f->partial_floats);
         if (!(m[1] < 0) && m[0] > top) /* a NaN is left out here and shows in l */
@@ -158,9 +162,21 @@ static void split_join(const split_call *f, const kiln_sequence *seq, int64_t qu
         *(float *)(void *)view_row(&p->lse, seq->q_batch, head, seq->q_row + query) =
             l == 0 ? -INFINITY : (float)(shift + log(l));
     const vf divisor = vf_set1(l == 0 ? 1 : (float)(l * p->dropout_threshold / 256));
-    for (int64_t c = 0; c < padded; c += VF_LANES) /* +0: every zero is +0, whatever was skipped on the way */
-        vf_store(o + c, vf_div(vf_add(vf_load(o + c), vf_zero()), divisor));
-    store_row(view_row(&p->o, seq->q_batch, head, seq->q_row + query), p->o.type, p->o.stride[3], p->d_v, o);
+    vm finite = vm_first(VF_LANES);
+    for (int64_t c = 0; c < padded; c += VF_LANES) { /* +0: every zero is +0, whatever was skipped on the way */
+        vf sum = vf_load(o + c);
+        finite = vm_and(finite, vf_finite(sum));
+        vf_store(o + c, vf_div(vf_add(sum, vf_zero()), divisor));
+    }
+    char *row = view_row(&p->o, seq->q_batch, head, seq->q_row + query);
+    if (f->call.shrink) {
+        store_row_grown(p, row, o);
+        return;
+    }
+    *overflowed = vm_all(finite) ? 0 : 1;
+    if (*overflowed != 0)
+        __atomic_store_n(f->overflowed, true, __ATOMIC_RELAXED);
+    store_row(row, p->o.type, p->o.stride[3], p->d_v, o);
 }
 
 /* One block of keys, rows [range.begin, range.end), joins the state of one tile. */
@@ -268,8 +284,10 @@ static void split_task(const split_call *f, int64_t b, int64_t head_k, int64_t c
         }
         if (all.begin >= all.end)
             continue;
-        dot_load(p, &p->k, p->d, &p->k2, p->d2, &seq, head_k, first, all.begin, all.end, scratch->shared.k, scratch->k);
-        dot_load(p, &p->v, p->d_v, NULL, 0, &seq, head_k, first, all.begin, all.end, scratch->shared.v, scratch->v);
+        dot_load(p, &p->k, p->d, &p->k2, p->d2, &seq, head_k, first, all.begin, all.end, false, scratch->shared.k,
+                 scratch->k);
+        dot_load(p, &p->v, p->d_v, NULL, 0, &seq, head_k, first, all.begin, all.end, call->shrink, scratch->shared.v,
+                 scratch->v);
         for (int64_t i = 0; i < n; i++) {
             block_range range = split_range(&tiles[i], first, end);
             if (range.begin < range.end)
@@ -308,6 +326,14 @@ static void split_join_task(void *arg, int64_t task)
         split_join(f, &seq, query, head);
 }
 
+static void split_run_once(const kiln_cpu *cpu, split_call *f, int64_t rows, int32_t workers)
+{
+    f->queue->next = 0;
+    kiln_cpu_parallel(cpu, workers, split_worker, f);
+    if (f->pieces > 1)
+        rows_parallel(cpu, rows_workers(rows, f->pieces * f->call.p->d_v, workers), rows, split_join_task, f);
+}
+
 static void split_run(const kiln_cpu *cpu, const kiln_problem *problem, void *workspace, int32_t workers)
 {
     const kiln_attention_problem *p = &problem->attention;
@@ -318,10 +344,13 @@ static void split_run(const kiln_cpu *cpu, const kiln_problem *problem, void *wo
     if (rows == 0)
         return;
     f.chunks = (f.longest_q * f.group + chunk - 1) / chunk;
-    f.queue->next = 0;
-    kiln_cpu_parallel(cpu, workers, split_worker, &f);
-    if (f.pieces > 1)
-        rows_parallel(cpu, rows_workers(rows, f.pieces * p->d_v, workers), rows, split_join_task, &f);
+    bool overflowed = false;
+    f.overflowed = &overflowed;
+    split_run_once(cpu, &f, rows, workers);
+    if (overflowed) {
+        f.call = shrunk_call(&f.call);
+        split_run_once(cpu, &f, rows, workers);
+    }
 }
 
 static size_t split_workspace(const kiln_cpu *cpu, const kiln_problem *problem, int32_t workers)

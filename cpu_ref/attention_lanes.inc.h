@@ -20,6 +20,7 @@ typedef struct attention_call {
     int nv, nq;            /* vectors and lanes of a tile */
     int64_t columns;       /* d + d2: the length of a dot product */
     uint64_t seed, offset; /* dropout */
+    bool shrink;           /* second computation, of what overflowed: see VALUE_SHRINK, tile_end */
 } attention_call;
 
 typedef struct tile {
@@ -32,7 +33,10 @@ typedef struct tile {
     int64_t query[TILE_LANES], head[TILE_LANES], pos_q[TILE_LANES];
     const char *bias[TILE_LANES], *mask[TILE_LANES]; /* column 0 of the lane's row */
     float slope[TILE_LANES];
+    uint64_t overflowed; /* bit = lane that is written and whose O was not finite in the end */
 } tile;
+
+_Static_assert(TILE_LANES <= 64, "tile.overflowed has a bit for every lane");
 
 static int64_t tile_state_floats(const attention_call *call)
 {
@@ -134,13 +138,13 @@ static void tile_clear(const attention_call *call, tile *t)
     }
 }
 
-/* The one final division: o = O / l and lse = m + ln l, the sink joined. `buffer` holds VF_LANES rows of o. */
-static void tile_end(const attention_call *call, tile *t, const kiln_sequence *seq, float *buffer)
+/* What o is multiplied by and then divided by, for each lane (divisor 0: the row is empty, o = 0 whatever V holds); writes
+ * lse = m + ln l. The sink joins here. */
+static void tile_sums(const attention_call *call, const tile *t, const kiln_sequence *seq, float *factor,
+                      float *divisor)
 {
     const kiln_attention_problem *p = call->p;
-    const int nq = call->nq;
-    float factor[TILE_LANES], divisor[TILE_LANES];
-    for (int lane = 0; lane < nq; lane++) {
+    for (int lane = 0; lane < call->nq; lane++) {
         double m = t->m[lane], l = t->l[lane], rescale = 1;
         bool empty = l == 0; /* no visible key, or none with a score above -inf */
         if (kiln_view_present(&p->sinks)) {
@@ -158,29 +162,76 @@ static void tile_end(const attention_call *call, tile *t, const kiln_sequence *s
             *lse = l == 0 ? -INFINITY : (float)(m + log(l));
         }
         factor[lane] = (float)rescale;
-        divisor[lane] = empty ? 0 : (float)(l * p->dropout_threshold / 256);
+        divisor[lane] = (float)(l * p->dropout_threshold / 256);
     }
-    /* An empty row is +0 whatever V holds. Adding +0 makes every zero +0, whatever was skipped on the way. */
-    for (int64_t c = 0; c < p->d_v; c++)
-        for (int j = 0; j < nq; j += VF_LANES) {
-            float *x = t->o + c * nq + j;
-            vf y = vf_mul(vf_add(vf_load(x), vf_zero()), vf_load(factor + j)), by = vf_load(divisor + j);
-            vf_store(x, vf_keep(vm_not(vf_eq(by, vf_zero())), vf_div(y, by)));
-        }
+}
+
+/* Keeps which lanes overflowed: those of vector j of TILE_VECTORS that are not `finite`. Returns whether any did. */
+static bool tile_overflowed(tile *t, const vm *finite)
+{
+    t->overflowed = 0;
+    for (int j = 0; j < TILE_VECTORS; j++)
+        t->overflowed |= (uint64_t)vm_bits(vm_not(finite[j])) << j * VF_LANES;
+    if (t->lanes < 64)
+        t->overflowed &= ((uint64_t)1 << t->lanes) - 1;
+    return t->overflowed != 0;
+}
+
+/* The call for the second computation. */
+static attention_call shrunk_call(const attention_call *call)
+{
+    attention_call shrunk = *call;
+    shrunk.shrink = true;
+    return shrunk;
+}
+
+/* Writes o, which lies in t->o[d_v][nq]. `buffer` holds VF_LANES rows of o. */
+static void tile_store(const attention_call *call, const tile *t, const kiln_sequence *seq, float *buffer)
+{
+    const kiln_attention_problem *p = call->p;
     const int64_t ld = buffer_stride(p->d_v);
     for (int64_t first = 0; first < t->lanes; first += VF_LANES) {
         for (int64_t c = 0; c < p->d_v; c += VF_LANES) {
             vf x[VF_LANES];
             for (int i = 0; i < VF_LANES; i++)
-                x[i] = c + i < p->d_v ? vf_load(t->o + (c + i) * nq + first) : vf_zero();
+                x[i] = c + i < p->d_v ? vf_load(t->o + (c + i) * call->nq + first) : vf_zero();
             vf_transpose(x);
             for (int lane = 0; lane < VF_LANES; lane++)
                 vf_store(buffer + lane * ld + c, x[lane]);
         }
-        for (int64_t lane = first; lane < t->lanes && lane < first + VF_LANES; lane++)
-            store_row(view_row(&p->o, seq->q_batch, t->head[lane], seq->q_row + t->query[lane]), p->o.type,
-                      p->o.stride[3], p->d_v, buffer + (lane - first) * ld);
+        for (int64_t lane = first; lane < t->lanes && lane < first + VF_LANES; lane++) {
+            char *row = view_row(&p->o, seq->q_batch, t->head[lane], seq->q_row + t->query[lane]);
+            if (!call->shrink && p->o.stride[3] == 1)
+                rows_store(row, p->o.type, 1, (int)p->d_v, buffer + (lane - first) * ld, NULL);
+            else if (!call->shrink)
+                store_row(row, p->o.type, p->o.stride[3], p->d_v, buffer + (lane - first) * ld);
+            else if (t->overflowed >> lane & 1)
+                store_row_grown(p, row, buffer + (lane - first) * ld);
+        }
     }
+}
+
+/* The one final division: o = O / l and lse = m + ln l, the sink joined. `buffer` holds VF_LANES rows of o. True: O of
+ * some lane is not finite, so compute O once more with shrunk_call() and end the tile with that; it replaces what is not
+ * finite in the rows of those lanes (a NaN or Inf of V itself comes out again). */
+static bool tile_end(const attention_call *call, tile *t, const kiln_sequence *seq, float *buffer)
+{
+    float factor[TILE_LANES], divisor[TILE_LANES];
+    vm finite[TILE_VECTORS];
+    for (int j = 0; j < TILE_VECTORS; j++)
+        finite[j] = vm_first(VF_LANES);
+    tile_sums(call, t, seq, factor, divisor);
+    for (int64_t c = 0; c < call->p->d_v; c++)
+        for (int j = 0; j < call->nq; j += VF_LANES) {
+            /* adding +0 makes every zero +0, whatever was skipped on the way */
+            float *x = t->o + c * call->nq + j;
+            vf sum = vf_load(x), y = vf_mul(vf_add(sum, vf_zero()), vf_load(factor + j)), by = vf_load(divisor + j);
+            finite[j / VF_LANES] = vm_and(finite[j / VF_LANES], vf_finite(sum));
+            vf_store(x, vf_keep(vm_not(vf_eq(by, vf_zero())), vf_div(y, by)));
+        }
+    const bool again = !call->shrink && tile_overflowed(t, finite);
+    tile_store(call, t, seq, buffer);
+    return again;
 }
 
 #endif

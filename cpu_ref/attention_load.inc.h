@@ -9,7 +9,14 @@
 #ifndef KILN_CPU_REF_ATTENTION_LOAD_INC_H
 #define KILN_CPU_REF_ATTENTION_LOAD_INC_H
 
+#include <float.h>
+#include <math.h>
+
 #include "rows.inc.h"
+
+/* Sums of weights times V can leave fp32's range where their mean does not. Such elements of o are computed once more, from
+ * V times VALUE_SHRINK: 2^31 keys then stay within range, and what that flushes is nothing to a sum past 2^128. */
+#define VALUE_SHRINK 0x1p-64f
 
 /* `columns` elements of unit stride as fp32. */
 VF_INLINE void load_row_type(const char *data, const int32_t type, int64_t columns, float *out)
@@ -54,6 +61,26 @@ static void store_row(char *data, int32_t type, int64_t stride, int64_t columns,
             vf_store_type(scattered, type, x);
             rows_scatter(data + c * stride * size, scattered, type, stride, n);
         }
+    }
+}
+
+static void shrink_row(float *row, int64_t columns)
+{
+    for (int64_t c = 0; c < columns; c++)
+        row[c] *= VALUE_SHRINK;
+}
+
+/* What a second computation, with shrunk V, has for a row of o: goes where the first left something that is not finite.
+ * Without dropout's factor it is a mean of V, so that rounding must not carry it past the largest number of V's type. */
+static void store_row_grown(const kiln_attention_problem *p, char *row, const float *in)
+{
+    const float largest = p->v.type == KILN_BFLOAT16 ? 0x1.fep127f : FLT_MAX; /* fp16's is no limit to fp32 */
+    const float most = p->dropout_threshold < 256 ? INFINITY : largest * VALUE_SHRINK;
+    for (int64_t c = 0; c < p->d_v; c++) {
+        if (isfinite(kiln_load_double(row, p->o.type, c * p->o.stride[3])))
+            continue;
+        float x = isfinite(in[c]) && fabsf(in[c]) > most ? copysignf(most, in[c]) : in[c];
+        kiln_store_double(row, p->o.type, c * p->o.stride[3], x / VALUE_SHRINK);
     }
 }
 

@@ -83,20 +83,29 @@ static void matrix_softmax(const matrix_call *f, tile *t, float *matrix)
         drop_weights(call, t, &f->seq, begin, t->end_any - begin, matrix + begin * nq);
 }
 
-static void matrix_values(const matrix_call *f, tile *t, const float *matrix, const attention_scratch *scratch)
+static void matrix_sum(const matrix_call *f, const attention_call *call, tile *t, const float *matrix,
+                       const attention_scratch *scratch)
 {
-    const attention_call *call = &f->call;
-    const kiln_attention_problem *p = call->p;
-    const int64_t head_k = f->head / (p->heads / p->heads_k);
+    const int64_t head_k = f->head / (call->p->heads / call->p->heads_k);
     for (int64_t first = t->begin_any / KEY_BLOCK * KEY_BLOCK; first < t->end_any; first += KEY_BLOCK) {
         block_range range = tile_block_range(t, first);
-        key_rows v = load_keys(p, &p->v, p->d_v, NULL, 0, &f->seq, head_k, first, range.begin, range.end, scratch->v);
+        key_rows v = load_values(call, &f->seq, head_k, first, range.begin, range.end, scratch->v);
         const int64_t key = first + range.begin, rows = range.end - range.begin;
         bool hidden = find_hidden(call, t, &f->seq, key, rows, &scratch->scores);
         f->rung->values(call, t, v.data + range.begin * v.stride, v.stride, rows, matrix + key * call->nq, hidden,
                         scratch);
     }
-    tile_end(call, t, &f->seq, scratch->buffer);
+}
+
+static void matrix_values(const matrix_call *f, tile *t, const float *matrix, const attention_scratch *scratch)
+{
+    matrix_sum(f, &f->call, t, matrix, scratch);
+    if (tile_end(&f->call, t, &f->seq, scratch->buffer)) {
+        const attention_call shrunk = shrunk_call(&f->call);
+        memset(t->o, 0, sizeof(float) * (size_t)(shrunk.p->d_v * shrunk.nq));
+        matrix_sum(f, &shrunk, t, matrix, scratch);
+        (void)tile_end(&shrunk, t, &f->seq, scratch->buffer);
+    }
 }
 
 static void matrix_worker(void *arg, int32_t worker)

@@ -16,10 +16,10 @@ static void rows_gather(void *to, const char *from, int32_t type, int64_t stride
         memcpy(to, from, (size_t)count * (size_t)kiln_type_size(type));
     else if (type == KILN_FLOAT32)
         for (int j = 0; j < count; j++)
-            ((uint32_t *)to)[j] = ((const uint32_t *)from)[j * stride];
+            memcpy((char *)to + 4 * j, from + 4 * j * stride, 4);
     else
         for (int j = 0; j < count; j++)
-            ((uint16_t *)to)[j] = ((const uint16_t *)from)[j * stride];
+            memcpy((char *)to + 2 * j, from + 2 * j * stride, 2);
 }
 
 static void rows_scatter(char *to, const void *from, int32_t type, int64_t stride, int count)
@@ -28,10 +28,10 @@ static void rows_scatter(char *to, const void *from, int32_t type, int64_t strid
         memcpy(to, from, (size_t)count * (size_t)kiln_type_size(type));
     else if (type == KILN_FLOAT32)
         for (int j = 0; j < count; j++)
-            ((uint32_t *)to)[j * stride] = ((const uint32_t *)from)[j];
+            memcpy(to + 4 * j * stride, (const char *)from + 4 * j, 4);
     else
         for (int j = 0; j < count; j++)
-            ((uint16_t *)to)[j * stride] = ((const uint16_t *)from)[j];
+            memcpy(to + 2 * j * stride, (const char *)from + 2 * j, 2);
 }
 
 /* to = value, rounded to `type`; unit stride. */

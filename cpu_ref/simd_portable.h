@@ -50,14 +50,12 @@ VF_INLINE void vf_store(float *p, vf x)
 VF_INLINE vf vf_load_tail(const float *p, int n)
 {
     float t[VF_LANES] = {0};
-    for (int i = 0; i < n; i++)
-        t[i] = p[i];
+    memcpy(t, p, 4 * (size_t)n);
     return vf_load(t);
 }
 VF_INLINE void vf_store_tail(float *p, vf x, int n)
 {
-    for (int i = 0; i < n; i++)
-        p[i] = x[i];
+    memcpy(p, &x, 4 * (size_t)n);
 }
 VF_INLINE vf vf_add(vf a, vf b)
 {
