@@ -161,12 +161,13 @@ static void split_join(const split_call *f, const kiln_sequence *seq, int64_t qu
     if (kiln_view_present(&p->lse))
         *(float *)(void *)view_row(&p->lse, seq->q_batch, head, seq->q_row + query) =
             l == 0 ? -INFINITY : (float)(shift + log(l));
-    const vf divisor = vf_set1(l == 0 ? 1 : (float)(l * p->dropout_threshold / 256));
+    const bool empty = l == 0; /* no visible key, or none with a score above -inf: o = 0 whatever V holds */
+    const vf divisor = vf_set1((float)(l * p->dropout_threshold / 256));
     vm finite = vm_first(VF_LANES);
     for (int64_t c = 0; c < padded; c += VF_LANES) { /* +0: every zero is +0, whatever was skipped on the way */
-        vf sum = vf_load(o + c);
+        vf sum = empty ? vf_zero() : vf_load(o + c);
         finite = vm_and(finite, vf_finite(sum));
-        vf_store(o + c, vf_div(vf_add(sum, vf_zero()), divisor));
+        vf_store(o + c, empty ? sum : vf_div(vf_add(sum, vf_zero()), divisor));
     }
     char *row = view_row(&p->o, seq->q_batch, head, seq->q_row + query);
     if (f->call.shrink) {

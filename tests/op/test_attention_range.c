@@ -115,6 +115,30 @@ START_TEST(hidden_leave_no_trace)
 }
 END_TEST
 
+/* Every visible score is -inf: such a row counts as empty, o = 0 whatever v holds, on every rung (0·Inf is NaN). */
+START_TEST(all_scores_lowest)
+{
+    const attention_case c = {.batch = 1,
+                              .heads = 2,
+                              .heads_k = 1,
+                              .seqlen_q = _i % 2 ? 70 : 1,
+                              .seqlen_k = 500,
+                              .d = 64,
+                              .d_v = 64,
+                              .type = _i % 4 < 2 ? KILN_FLOAT32 : KILN_BFLOAT16,
+                              .mask = KILN_MASK_CAUSAL_BOTTOM_RIGHT};
+    test_attention *a = test_attention_new(&c);
+    for (int64_t i = 0; i < a->q->count; i++)
+        test_put(a->q, i, 1);
+    for (int64_t i = 0; i < a->k->count; i++) {
+        test_put(a->k, i, -INFINITY);
+        test_put(a->v, i, i % 3 ? INFINITY : NAN);
+    }
+    if (test_attention_ran(a, test_attention_algorithms[_i / 4]))
+        ck_assert(test_result(a->o, 0) == 0 && test_result(a->lse, 0) == -INFINITY);
+}
+END_TEST
+
 #if defined(__x86_64__) && defined(__linux__)
 /* A caller in the middle of its own tile work. */
 START_TEST(tile_configuration)
@@ -146,6 +170,8 @@ static Suite *suite(void)
     tcase_add_loop_test(t, range, 0, RANGE_DATA * 4 * TEST_ATTENTION_ALGORITHMS);
     t = test_tcase(s, "hidden");
     tcase_add_loop_test(t, hidden_leave_no_trace, 0, TEST_ATTENTION_ALGORITHMS);
+    t = test_tcase(s, "lowest");
+    tcase_add_loop_test(t, all_scores_lowest, 0, 4 * TEST_ATTENTION_ALGORITHMS);
 #if defined(__x86_64__) && defined(__linux__)
     t = test_tcase(s, "tiles");
     tcase_add_test(t, tile_configuration);
