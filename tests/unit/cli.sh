@@ -32,6 +32,7 @@ refused()
 
 # The program, and options of all subcommands.
 expect 2 "Usage: kiln COMMAND"
+# shellcheck disable=SC2016 # the backquotes are part of the sentence
 expect 2 'did you mean `kiln verify`' verfy
 expect 2 'there is no command "nothing"' nothing
 expect 2 'there is no command "nothing"' help nothing
@@ -178,7 +179,7 @@ expect 2 "it takes no arguments" roofline a100
 # trace
 expect 2 "give it scores" trace
 expect 2 "an empty word" trace 1 "" 2
-for words in 1,,2 ,1 1, , "1, 2" "1 ,2"; do
+for words in "1,,2" ",1" "1," "," "1, 2" "1 ,2"; do
     expect 2 "a number is missing beside a comma" trace "$words"
 done
 expect 2 "no scores stand before a |" trace "1 || 2"
