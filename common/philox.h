@@ -8,11 +8,13 @@
 
 #include <stdint.h>
 
+#include "inline.h"
+
 typedef struct kiln_philox_words {
     uint32_t word[4];
 } kiln_philox_words;
 
-static inline kiln_philox_words kiln_philox4x32_10(kiln_philox_words counter, uint32_t key0, uint32_t key1)
+KILN_INLINE kiln_philox_words kiln_philox4x32_10(kiln_philox_words counter, uint32_t key0, uint32_t key1)
 {
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * counter.word[0], p1 = (uint64_t)0xCD9E8D57u * counter.word[2];
@@ -26,20 +28,20 @@ static inline kiln_philox_words kiln_philox4x32_10(kiln_philox_words counter, ui
 }
 
 /* The 16 bytes for the keys at positions 16·block ... 16·block+15, of one query of one head. */
-static inline kiln_philox_words kiln_dropout_words(uint64_t seed, uint64_t offset, int64_t batch_head, int64_t pos_q,
-                                                   int64_t pos_k_block)
+KILN_INLINE kiln_philox_words kiln_dropout_words(uint64_t seed, uint64_t offset, int64_t batch_head, int64_t pos_q,
+                                                 int64_t pos_k_block)
 {
     kiln_philox_words counter = {{(uint32_t)pos_k_block, (uint32_t)pos_q, (uint32_t)batch_head, (uint32_t)offset}};
     return kiln_philox4x32_10(counter, (uint32_t)seed, (uint32_t)(seed >> 32) ^ (uint32_t)(offset >> 32));
 }
 
-static inline uint32_t kiln_dropout_byte(kiln_philox_words w, int index)
+KILN_INLINE uint32_t kiln_dropout_byte(kiln_philox_words w, int index)
 {
     return w.word[index / 4] >> (8 * (index % 4)) & 0xffu;
 }
 
 /* T = round(256·(1-p)), halves up: a key is kept iff its byte < T. 256 = no dropout. */
-static inline uint32_t kiln_dropout_threshold(float p)
+KILN_INLINE uint32_t kiln_dropout_threshold(float p)
 {
     return (uint32_t)(256.0 * (1.0 - (double)p) + 0.5);
 }

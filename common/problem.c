@@ -4,7 +4,7 @@
  *
  * Everything here is pure: no allocation, no error. What it relies on was checked by validate_*.c.
  */
-#include "problem.h"
+#include "window.h"
 
 #include <string.h>
 
@@ -95,48 +95,7 @@ kiln_sequence kiln_sequence_of(const kiln_attention_problem *p, int64_t b)
     return s;
 }
 
-/* a + b, stopping at the ends of the type. */
-static int64_t add_saturating(int64_t a, int64_t b)
-{
-    int64_t sum;
-    if (__builtin_add_overflow(a, b, &sum))
-        return b < 0 ? INT64_MIN : INT64_MAX;
-    return sum;
-}
-
-static int64_t subtract_saturating(int64_t a, int64_t b)
-{
-    int64_t difference;
-    if (__builtin_sub_overflow(a, b, &difference))
-        return b > 0 ? INT64_MIN : INT64_MAX;
-    return difference;
-}
-
-static int64_t divide_floor(int64_t a, int64_t b)
-{
-    return a / b - (a % b < 0);
-}
-
-/*
- * With t = pos_k + j·k_step: j >= ceil((p - left - pos_k) / k_step) and j <= floor((p + right - pos_k) / k_step).
- * Positions themselves are bounded by validation (|pos| <= 2^62), so that only left and right can saturate, and then the
- * true value lies beyond every key as well.
- */
 kiln_key_range kiln_visible_keys(const kiln_attention_problem *p, const kiln_sequence *s, int64_t i)
 {
-    kiln_key_range range = {0, s->seqlen_k};
-    if (!p->masked)
-        return range;
-    int64_t pos = s->pos_q + i * p->q_step;
-    if (p->window_left != KILN_UNBOUNDED) {
-        int64_t low = subtract_saturating(subtract_saturating(pos, p->window_left), s->pos_k);
-        range.begin = -divide_floor(-(low == INT64_MIN ? INT64_MIN + 1 : low), p->k_step);
-    }
-    if (p->window_right != KILN_UNBOUNDED) {
-        int64_t high = subtract_saturating(add_saturating(pos, p->window_right), s->pos_k);
-        range.end = add_saturating(divide_floor(high, p->k_step), 1);
-    }
-    range.begin = range.begin < 0 ? 0 : range.begin > s->seqlen_k ? s->seqlen_k : range.begin;
-    range.end = range.end > s->seqlen_k ? s->seqlen_k : range.end < range.begin ? range.begin : range.end;
-    return range;
+    return kiln_window_keys(p, s, i);
 }

@@ -18,6 +18,8 @@
 
 #include <kiln/kiln.h>
 
+#include "inline.h"
+
 typedef enum kiln_op {
     KILN_OP_SOFTMAX_FORWARD,
     KILN_OP_SOFTMAX_BACKWARD,
@@ -38,13 +40,13 @@ typedef struct kiln_view {
     int64_t stride[4];
 } kiln_view;
 
-static inline bool kiln_view_present(const kiln_view *view)
+KILN_INLINE bool kiln_view_present(const kiln_view *view)
 {
     return view->type != 0;
 }
 
 /* Element offset of a logical index. 64-bit throughout. */
-static inline int64_t kiln_view_offset(const kiln_view *view, int64_t i0, int64_t i1, int64_t i2, int64_t i3)
+KILN_INLINE int64_t kiln_view_offset(const kiln_view *view, int64_t i0, int64_t i1, int64_t i2, int64_t i3)
 {
     return i0 * view->stride[0] + i1 * view->stride[1] + i2 * view->stride[2] + i3 * view->stride[3];
 }
@@ -71,7 +73,7 @@ typedef struct kiln_softmax_problem {
 } kiln_softmax_problem;
 
 /* Element offset of row r's first element. */
-static inline int64_t kiln_rows_offset(const kiln_softmax_problem *p, const kiln_rows *rows, int64_t r)
+KILN_INLINE int64_t kiln_rows_offset(const kiln_softmax_problem *p, const kiln_rows *rows, int64_t r)
 {
     int64_t offset = 0;
     for (int axis = p->outer_rank - 1; axis > 0; axis--) {
