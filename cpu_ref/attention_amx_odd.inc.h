@@ -13,19 +13,19 @@
 
 #include "attention_amx_step.inc.h"
 
-/* Scores St[key][lane] where the key or the lane is marked. */
-static void amx_odd_scores(const amx_state *t, uint32_t lanes, const uint16_t *k, const uint32_t *keys, int64_t steps,
+/* Scores St[key][lane] of a unit where the key or the lane is marked; bit = key of the unit. */
+static void amx_odd_scores(const amx_state *t, uint32_t lanes, const uint16_t *k, uint32_t keys, int64_t steps,
                            float *s)
 {
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
     amx_flush(false);
-    for (int r = 0; r < AMX_BLOCK; r++) {
-        const uint32_t wanted = keys[r / 32] >> r % 32 & 1 ? UINT32_MAX : lanes;
+    for (int r = 0; r < 32; r++) {
+        const uint32_t wanted = keys >> r & 1 ? UINT32_MAX : lanes;
         if (wanted == 0)
             continue;
         vf sum[2] = {vf_zero(), vf_zero()};
         for (int64_t pair = 0; pair < 16 * steps; pair++) {
-            const uint16_t *row = k + (r / 32 * steps + pair / 16) * 1024 + r % 32 * 32;
+            const uint16_t *row = k + pair / 16 * 1024 + r * 32;
             const vf first = vf_set1(kiln_bf16_to_float(row[2 * (pair % 16)]));
             const vf second = vf_set1(kiln_bf16_to_float(row[2 * (pair % 16) + 1]));
             for (int half = 0; half < 2; half++) {

@@ -9,10 +9,11 @@
  *   q: for each 32 columns: 16 pairs of columns x 32 lanes (B tiles of lanes 0-15 and 16-31, row stride 128 bytes)
  *
  * Odd numbers. Tiles take denormals for zero and flush results below 2^-126, 0 times NaN is NaN, and a sum of values with
- * weights up to 2^8 (see AMX_LAZY) may leave fp32's range though their mean does not. So numbers with which that could show are marked here and treated one by one in
- * attention_amx_odd.inc.h; a lane's bits then depend on nothing but what the lane sees.
+ * weights above 1 (see AMX_SUM) may leave fp32's range though their mean does not. So numbers with which that could show
+ * are marked here and treated one by one in attention_amx_odd.inc.h; a lane's bits then depend on nothing but what the lane
+ * sees.
  *   q, k: not 0, but below 2^-50. All other products are multiples of 2^-114: nothing is ever flushed.
- *   v:    not 0, but below 2^-60; 2^94 and more (2^8 times 2^24 keys times that is finite); Inf, NaN. They are zeros in the
+ *   v:    not 0, but below 2^-60; 2^94 and more (2^15 a block times 2^17 blocks times that is finite); Inf, NaN. They are zeros in the
  *         packed V.
  * Reads each element once (v twice, from the first-level cache). Memory-bound; 1-2 % of a call with 4096 queries.
  */

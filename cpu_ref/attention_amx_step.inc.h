@@ -1,30 +1,38 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * attention_amx_step.inc.h: the arithmetic of one item, a tile of 32 queries against a block of 128 keys, on AMX.
+ * attention_amx_step.inc.h: the arithmetic of a tile of 32 queries against a unit of 32 keys, on AMX.
  *
  * Queries lie in the columns of every tile, so nothing is summed across lanes:
  *   scores    St[key][lane] = K·Qt           A = K as it is,  B = Q in pairs of columns
  *   softmax   P = exp2(St·c - m), l += Σ P   P rounded to bf16, in pairs of keys; l from the values before rounding
- *   values    Ot[column][lane] += Vt·P       A = V transposed, B = P
- * The maximum is lazy: a lane's m moves only when a block's maximum is more than AMX_LAZY above it (in powers of two), so
- * that O, which lies in memory, is hardly ever rescaled. A matter of each lane alone: its bits do not depend on others.
+ *   values    Ot[column][lane] += Vt·P       A = V transposed, B = P; once a block of 128 keys, since O lies in memory
+ * No maximum is taken of a block: m is that of the first unit in which a lane sees a score above -inf, and stays while the
+ * weights of a block sum to AMX_SUM or less; only then m moves to the block's maximum, and the block is done again. A matter
+ * of each lane alone: its bits do not depend on others.
  *
- * Software pipeline: amx_step() interleaves, tile product by tile product, the scores of item i + 1 and the values of item
- * i - 1 with the softmax of item i and the maximum of item i + 1. The out-of-order window is far shorter than one of these
+ * Software pipeline: amx_slot_run() interleaves, tile product by tile product, the scores of one unit and a share of the
+ * values of the last block with the softmax of the unit before. The out-of-order window is far shorter than one of these
  * phases, so this must be in the program text.
- * Cost of an item: 16 products of 16·16·32 multiply-adds per 32 columns of k and of v, with one tile load each; O loaded and
- * stored once; 10 vector operations per 16 scores.
+ *
+ * What bounds it (measured, Sapphire and Emerald Rapids): around tile instructions the multiply-adds, scalefs, reduces and
+ * maxima of 512-bit vectors run once a cycle instead of twice, additions and shuffles do not suffer; a tile store costs as
+ * much as two products and more where the line is not in the first-level cache. Hence the short polynomial, the byte shift,
+ * no maximum, and units as small as a block of products: S takes 8 KiB, P of two blocks 16 KiB.
+ * Cost of a unit: 4 products of 16·16·32 multiply-adds per 32 columns of k and of v, with one tile load each; 4 tile stores
+ * for S, 2 per 32 columns of v for O; 9 vector operations per 16 scores, 7 of them of the slow kind.
  */
 #ifndef KILN_CPU_REF_ATTENTION_AMX_STEP_INC_H
 #define KILN_CPU_REF_ATTENTION_AMX_STEP_INC_H
 
 #include "attention_amx_pack.inc.h"
 
-#define AMX_LAZY 8.0f /* weights are at most 2^8 */
+/* Most that the weights of a block may sum to before m moves. Exponents are then below 15, and any 2^17 blocks times the
+ * largest value that tiles see (2^94, attention_amx_pack.inc.h) are finite. */
+#define AMX_SUM 0x1p15f
 
-enum { AMX_QUADS = AMX_BLOCK / 8 }; /* vector work is dealt in pieces of 4 pairs of keys */
+enum { AMX_QUADS = 8 }; /* vector work of a unit is dealt in pieces of 4 keys */
 
-/* One tile of queries. m is in powers of two: the largest score times c, or lower by at most AMX_LAZY. */
+/* One tile of queries. m is in powers of two: a score times c that the lane saw, -inf if none. */
 typedef struct amx_state {
     uint16_t *q; /* packed */
     float *o;    /* tiles of columns of v (padded) x lanes: amx_at() */
@@ -75,73 +83,107 @@ VF_INLINE void amx_block_store(float *c)
     AMX_STORE(3, c + 768, 64);
 }
 
-/* Softmax of one vector of lanes, while it goes through a block: l is the block's own sum. */
-typedef struct amx_column {
-    vf c, minus_m, l;
-} amx_column;
+/*
+ * amx_exp2() with a polynomial of degree 4: P is rounded to bf16 anyway, and near tile instructions each multiply-add costs
+ * a cycle. x < 16; relative error <= AMX_WEIGHT_ERROR, found by trying every float of [-126, 16) down to 2^-31: 2.98e-6;
+ * exp2(0) is exactly 1.
+ */
+#define AMX_WEIGHT_ERROR 3.2e-6
 
-/* -m, or 0 where nothing has been seen yet (-inf - -inf is NaN). */
-VF_INLINE amx_column amx_column_begin(const amx_state *t, int half, float c)
+VF_INLINE vf amx_weight(vf x)
 {
-    vf m = vf_load(t->m + 16 * half);
-    vf shift = vf_select(vf_eq(m, vf_set1(-INFINITY)), vf_zero(), vf_neg(m));
-    return (amx_column){vf_set1(c), shift, vf_zero()};
+    vf f = _mm512_reduce_ps(x, 0x09); /* x - floor(x) */
+    vf p = vf_set1(0x1.b7f73p-7f);
+    p = vf_fma(p, f, vf_set1(0x1.abf868p-5f));
+    p = vf_fma(p, f, vf_set1(0x1.ee2450p-3f));
+    p = vf_fma(p, f, vf_set1(0x1.62d6c6p-1f));
+    p = vf_fma(p, f, vf_set1(1.0f));
+    return _mm512_scalef_ps(p, x);
 }
 
-VF_INLINE void amx_column_end(amx_state *t, int half, const amx_column *x)
+/* Softmax of a unit: what it keeps in registers. `sum` is the unit's own. */
+typedef struct amx_softmax {
+    vf c, minus_m[2], sum[2];
+} amx_softmax;
+
+VF_INLINE amx_softmax amx_softmax_begin(const float *m, float c)
 {
-    float *l = t->l + 16 * half;
-    vf_store(l, vf_add(vf_load(l), x->l));
+    amx_softmax x = {.c = vf_set1(c), .sum = {vf_zero(), vf_zero()}};
+    UNROLL for (int half = 0; half < 2; half++)
+    {
+        vf top = vf_load(m + 16 * half);
+        x.minus_m[half] = vf_select(vf_eq(top, vf_set1(-INFINITY)), vf_zero(), vf_neg(top));
+    }
+    return x;
 }
 
 /*
- * Piece `quad` of a column: 8 keys. Rounding to bf16 is to nearest, ties away: one addition. (A NaN survives it: NaNs that
- * come of bf16 numbers and of arithmetic have zeros below.) The empty assembly pins the sum: gcc 12 would delay all sums of
- * an unrolled loop and spill every weight.
+ * Piece `quad` of a unit: 4 keys. Rounding to bf16 is to nearest, ties away: one addition. (A NaN survives it: NaNs that
+ * come of bf16 numbers and of arithmetic have zeros below.) The byte shift does what a shift by 16 would, on the port that
+ * is idle here; what it brings in from the neighbour is blended away. The empty assembly pins the sum: gcc 12 would delay
+ * all sums of an unrolled loop and spill every weight.
  */
-VF_INLINE void amx_exp_quad(const float *s, uint32_t *p, int half, int64_t quad, amx_column *x)
+VF_INLINE void amx_exp_quad(const float *s, uint32_t *p, int64_t quad, amx_softmax *x)
 {
     const __m512i half_ulp = _mm512_set1_epi32(0x8000);
-    s += amx_at(8 * quad, half);
-    p += quad / 4 * 512 + half * 256 + quad % 4 * 64;
-    UNROLL for (int i = 0; i < 4; i++)
+    s += amx_at(4 * quad, 0);
+    p += 32 * quad;
+    UNROLL for (int i = 0; i < 2; i++) UNROLL for (int half = 0; half < 2; half++)
     {
-        vf even = amx_exp2(vf_fma(vf_load(s + 2 * i * 16), x->c, x->minus_m));
-        vf odd = amx_exp2(vf_fma(vf_load(s + (2 * i + 1) * 16), x->c, x->minus_m));
-        x->l = vf_add(x->l, vf_add(even, odd));
-        __asm__ __volatile__("" : "+v"(x->l));
-        __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half_ulp), 16);
+        const float *from = s + 256 * half + 32 * i;
+        vf even = amx_weight(vf_fma(vf_load(from), x->c, x->minus_m[half]));
+        vf odd = amx_weight(vf_fma(vf_load(from + 16), x->c, x->minus_m[half]));
+        x->sum[half] = vf_add(x->sum[half], vf_add(even, odd));
+        __asm__ __volatile__("" : "+v"(x->sum[half]));
+        __m512i low = _mm512_bsrli_epi128(_mm512_add_epi32(_mm512_castps_si512(even), half_ulp), 2);
         __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half_ulp);
-        _mm512_storeu_si512(p + i * 16, _mm512_mask_blend_epi16(0xaaaaaaaau, low, high));
+        _mm512_storeu_si512(p + 256 * half + 16 * i, _mm512_mask_blend_epi16(0xaaaaaaaau, low, high));
     }
 }
 
-/* Maxima of 8 keys join max[half][chain]. */
-VF_INLINE void amx_max_quad(const float *s, int64_t quad, vf (*max)[2])
+/* Maxima of a unit's scores join max[half]. */
+static void amx_maximum(const float *s, vf *max)
 {
-    s += amx_at(8 * quad, 0);
-    UNROLL for (int i = 0; i < 8; i++) UNROLL for (int half = 0; half < 2; half++) max[half][i & 1] =
-        vf_max(max[half][i & 1], vf_load(s + amx_at(i, half)));
+    for (int i = 0; i < 32; i++)
+        for (int half = 0; half < 2; half++)
+            max[half] = vf_max(max[half], vf_load(s + amx_at(i, half)));
 }
 
-/* The block's maxima move m where they must, and l with it. Returns whether O must be multiplied by `correction`. */
-static bool amx_move_maximum(amx_state *t, const vf (*max)[2], float c, float *correction)
+/* Lanes that saw nothing yet take the maximum of a unit for m. Returns whether all lanes have one then. */
+static bool amx_settle(float *m, const float *s, float c)
 {
-    bool due = false;
+    const vf lowest = vf_set1(-INFINITY);
+    vf max[2] = {lowest, lowest};
+    bool settled = true;
+    amx_maximum(s, max);
+    for (int half = 0; half < 2; half++) {
+        vf old = vf_load(m + 16 * half);
+        vf now = vf_select(vf_eq(old, lowest), vf_mul(max[half], vf_set1(c)), old);
+        vf_store(m + 16 * half, now);
+        settled &= !vm_any(vf_eq(now, lowest));
+    }
+    return settled;
+}
+
+/* The weights of some lane of a block sum to more than AMX_SUM. A NaN is no reason. */
+static bool amx_too_large(const float *sum)
+{
+    const vf most = vf_set1(AMX_SUM);
+    return vm_any(vm_or(vf_lt(most, vf_load(sum)), vf_lt(most, vf_load(sum + 16))));
+}
+
+/* Moves m of those lanes to the maximum of the block, and l with it; `correction` is for O. */
+static void amx_move_maximum(amx_state *t, const vf *max, float c, const float *sum, float *correction)
+{
     for (int half = 0; half < 2; half++) {
         float *m = t->m + 16 * half, *l = t->l + 16 * half;
-        vf old = vf_load(m), seen = vf_mul(vf_max(max[half][0], max[half][1]), vf_set1(c));
-        vm move = vf_lt(vf_add(old, vf_set1(AMX_LAZY)), seen);
-        vf factor = vf_set1(1.0f);
-        if (vm_any(move)) {
-            factor = vf_select(move, amx_exp2(vf_sub(old, seen)), factor);
-            vf_store(m, vf_select(move, seen, old));
-            vf_store(l, vf_mul(vf_load(l), factor));
-            due |= vm_any(vm_and(move, vm_not(vf_eq(old, vf_set1(-INFINITY))))); /* else O is still 0 */
-        }
+        vf old = vf_load(m), seen = vf_mul(max[half], vf_set1(c));
+        vm move = vf_lt(vf_set1(AMX_SUM), vf_load(sum + 16 * half));
+        vf factor = vf_select(move, amx_exp2(vf_sub(old, seen)), vf_set1(1.0f));
+        vf_store(m, vf_select(move, seen, old));
+        vf_store(l, vf_mul(vf_load(l), factor));
         vf_store(correction + 16 * half, factor);
     }
-    return due;
 }
 
 static void amx_rescale(float *o, int64_t columns, const float *correction)
@@ -153,121 +195,84 @@ static void amx_rescale(float *o, int64_t columns, const float *correction)
         }
 }
 
-/* The phases one by one, for the ends of the pipeline. */
-static void amx_scores(const amx_state *t, const uint16_t *k, int64_t steps, float *s)
-{
-    for (int u = 0; u < AMX_UNITS; u++) {
-        amx_block_zero();
-        for (int64_t i = 0; i < steps; i++)
-            amx_block_product(k + (u * steps + i) * 1024, t->q + i * 1024);
-        amx_block_store(s + u * 32 * AMX_LANES);
-    }
-}
-
-static void amx_maximum(const float *s, vf (*max)[2])
-{
-    for (int quad = 0; quad < AMX_QUADS; quad++)
-        amx_max_quad(s, quad, max);
-}
-
-static void amx_softmax(amx_state *t, float c, const float *s, uint32_t *p)
-{
-    for (int half = 0; half < 2; half++) {
-        amx_column x = amx_column_begin(t, half, c);
-        for (int quad = 0; quad < AMX_QUADS; quad++)
-            amx_exp_quad(s, p, half, quad, &x);
-        amx_column_end(t, half, &x);
-    }
-}
-
-static void amx_values(amx_state *t, const uint16_t *v, int64_t steps, const uint32_t *p)
-{
-    for (int64_t i = 0; i < steps; i++) {
-        amx_block_load(t->o + i * 32 * AMX_LANES);
-        for (int u = 0; u < AMX_UNITS; u++)
-            amx_block_product(v + (i * AMX_UNITS + u) * 1024, p + u * 512);
-        amx_block_store(t->o + i * 32 * AMX_LANES);
-    }
-}
-
-/* What a step works on: the next, the present and the last item. */
-typedef struct amx_step_items {
-    amx_state *next, *now, *last;
-    const uint16_t *k, *v; /* of the next and of the last item */
+/* What a slot of the pipeline works on. Each of the three parts may be missing. */
+typedef struct amx_slot {
+    /* scores of a unit: 32 keys and the queries; k NULL = none */
+    const uint16_t *k, *q;
     float *s_next;
-    const float *s_now;
+    /* softmax of a unit; s_now NULL = none. `sum` of the block grows */
+    const float *s_now, *m;
     uint32_t *p_now;
+    float *sum;
+    /* values of units [unit, unit_end) of a block, for 32-column steps [column, column_end) */
+    const uint16_t *v;
     const uint32_t *p_last;
-} amx_step_items;
+    float *o;
+    int64_t column, column_end, unit, unit_end;
+    bool fresh; /* O is garbage and counts as 0 */
+} amx_slot;
 
-/* Scores of the next item, softmax of the present one, lanes 0-15. (Copies of `x` and of the maxima: nothing that has an
- * address stays in a register across the assembly.) */
-VF_INLINE void amx_step_scores(const int64_t steps, const amx_step_items *x, float c)
+/* (A copy of `x`: nothing that has an address stays in a register across the assembly.) */
+VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
 {
-    const amx_step_items y = *x;
-    amx_column column = amx_column_begin(y.now, 0, c);
-    for (int64_t u = 0; u < AMX_UNITS; u++) {
+    const amx_slot y = *x;
+    const int64_t quads = y.s_now ? AMX_QUADS : 0;
+    const int64_t groups = steps + (y.column_end - y.column) * (y.unit_end - y.unit);
+    int64_t due = 0, quad = 0; /* quads are dealt evenly to the groups of 4 products */
+    amx_softmax softmax = {.c = vf_zero()};
+    if (quads)
+        softmax = amx_softmax_begin(y.m, c);
+    if (steps > 0) {
         amx_block_zero();
         for (int64_t i = 0; i < steps; i++) {
-            amx_block_product(y.k + (u * steps + i) * 1024, y.next->q + i * 1024);
-            for (int64_t quad = 4 * u + 4 * i / steps; quad < 4 * u + 4 * (i + 1) / steps; quad++)
-                amx_exp_quad(y.s_now, y.p_now, 0, quad, &column);
+            amx_block_product(y.k + i * 1024, y.q + i * 1024);
+            for (due += quads; due >= groups; due -= groups)
+                amx_exp_quad(y.s_now, y.p_now, quad++, &softmax);
         }
-        amx_block_store(y.s_next + u * 32 * AMX_LANES);
+        amx_block_store(y.s_next);
     }
-    amx_column_end(y.now, 0, &column);
-}
-
-/* Values of the last item, softmax of the present one, lanes 16-31, and maximum of the next. */
-VF_INLINE void amx_step_values(const int64_t steps, const amx_step_items *x, float c, vf (*max)[2])
-{
-    const amx_step_items y = *x;
-    amx_column column = amx_column_begin(y.now, 1, c);
-    vf top[2][2] = {{max[0][0], max[0][1]}, {max[1][0], max[1][1]}};
-    for (int64_t i = 0; i < steps; i++) {
-        float *o = y.last->o + i * 32 * AMX_LANES;
-        amx_block_load(o);
-        for (int64_t u = 0; u < AMX_UNITS; u++) {
-            const int64_t n = i * AMX_UNITS + u;
-            amx_block_product(y.v + n * 1024, y.p_last + u * 512);
-            for (int64_t quad = 4 * n / steps; quad < 4 * (n + 1) / steps; quad++) {
-                amx_exp_quad(y.s_now, y.p_now, 1, quad, &column);
-                amx_max_quad(y.s_next, quad, top);
-            }
+    for (int64_t i = y.column; i < y.column_end; i++) {
+        float *o = y.o + i * 32 * AMX_LANES;
+        if (y.fresh)
+            amx_block_zero();
+        else
+            amx_block_load(o);
+        for (int64_t u = y.unit; u < y.unit_end; u++) {
+            amx_block_product(y.v + (i * AMX_UNITS + u) * 1024, y.p_last + u * 512);
+            for (due += quads; due >= groups; due -= groups)
+                amx_exp_quad(y.s_now, y.p_now, quad++, &softmax);
         }
         amx_block_store(o);
     }
-    amx_column_end(y.now, 1, &column);
-    for (int half = 0; half < 2; half++)
-        for (int chain = 0; chain < 2; chain++)
-            max[half][chain] = top[half][chain];
+    while (quad < quads)
+        amx_exp_quad(y.s_now, y.p_now, quad++, &softmax);
+    for (int half = 0; quads && half < 2; half++)
+        vf_store(y.sum + 16 * half, vf_add(vf_load(y.sum + 16 * half), softmax.sum[half]));
 }
 
 #define AMX_NOINLINE static __attribute__((noinline))
 
-AMX_NOINLINE void amx_step_scores_64(const amx_step_items *x, float c)
+AMX_NOINLINE void amx_slot_64(const amx_slot *x, float c)
 {
-    amx_step_scores(2, x, c);
+    amx_slot_run(2, x, c);
 }
-AMX_NOINLINE void amx_step_scores_128(const amx_step_items *x, float c)
+AMX_NOINLINE void amx_slot_128(const amx_slot *x, float c)
 {
-    amx_step_scores(4, x, c);
+    amx_slot_run(4, x, c);
 }
-AMX_NOINLINE void amx_step_scores_any(int64_t steps, const amx_step_items *x, float c)
+AMX_NOINLINE void amx_slot_any(int64_t steps, const amx_slot *x, float c)
 {
-    amx_step_scores(steps, x, c);
+    amx_slot_run(steps, x, c);
 }
-AMX_NOINLINE void amx_step_values_64(const amx_step_items *x, float c, vf (*max)[2])
+
+/* `steps`: of k, 0 if there are no scores. */
+static void amx_slot_start(int64_t steps, const amx_slot *x, float c)
 {
-    amx_step_values(2, x, c, max);
-}
-AMX_NOINLINE void amx_step_values_128(const amx_step_items *x, float c, vf (*max)[2])
-{
-    amx_step_values(4, x, c, max);
-}
-AMX_NOINLINE void amx_step_values_any(int64_t steps, const amx_step_items *x, float c, vf (*max)[2])
-{
-    amx_step_values(steps, x, c, max);
+    switch (steps) {
+    case 2: amx_slot_64(x, c); break;
+    case 4: amx_slot_128(x, c); break;
+    default: amx_slot_any(steps, x, c);
+    }
 }
 
 #endif

@@ -10,11 +10,12 @@
  *  Scores beyond 2^127 count as infinite.
  * A row's bits depend on its q and the keys it sees only.
  * Rounds: as many KV heads at a time as AMX_PACKED_BYTES take (never less than one); first their keys are packed, then
- *  tasks of some tiles of queries go through the keys, a super-block that fits the second-level cache at a time.
+ *  tasks of some tiles of queries go through the keys, a super-block that fits the second-level cache at a time. Where a head
+ *  has few tiles and every worker has several heads, a task is a head and packs its keys itself.
  * Workspace: keys·(d + d_v)·2 of those heads, keys a multiple of AMX_BLOCK and d, d_v of 32; 8·batch·heads_k; and 0.7 MB a
  *  worker at d = 128 (amx_worker_bytes).
  * Traffic, one head, N queries and keys, Br = rows of a task: 2·N·d·e (q, o) + 8·N·d (packing) + 4·N·d·ceil(N/Br).
- * FLOPs: 4·N²·d + 3·N²; half of it if causal, plus half a block a tile.
+ * FLOPs: 4·N²·d + 3·N²; half of it if causal, plus half a unit of 32 keys a tile.
  */
 #include <stdio.h>
 
@@ -36,6 +37,8 @@ typedef struct amx_tile {
     float *odd_o;       /* as state.o, see `odd_seen` */
     uint32_t odd_lanes; /* whose q holds odd numbers */
     bool odd_seen;      /* odd_o is in use, else garbage */
+    bool fresh;         /* state.o is garbage and counts as 0 */
+    bool settled;       /* every lane has seen a score above -inf */
 } amx_tile;
 
 typedef struct amx_call {
@@ -43,6 +46,7 @@ typedef struct amx_call {
     int64_t group;            /* query heads of one KV head */
     int64_t steps_k, steps_v; /* d and d_v in 32s, rounded up */
     int64_t tiles, tasks_a_head;
+    bool together; /* a task is a KV head and packs its keys itself, to a place of its worker */
     float c;       /* |scale|·log2 e */
     uint16_t sign; /* of the scale: turns q */
     kiln_cpu_queue *queue;
@@ -54,18 +58,19 @@ typedef struct amx_call {
     char *memory;                   /* of workers */
 } amx_call;
 
-/* An item of the pipeline: tile and block. */
+/* An item of the pipeline: a tile and the units of a block that some of its lanes see. */
 typedef struct amx_item {
     amx_tile *tile;
-    int64_t block; /* of the sequence */
-    bool due;      /* correction: O of the tile must be multiplied before the values of this item join */
-    float correction[AMX_LANES];
+    int64_t block;     /* of the sequence */
+    int64_t unit, end; /* of the block */
 } amx_item;
 
 typedef struct amx_worker_memory {
     amx_tile *tiles;
-    float *s[2];       /* tiles of keys x lanes, of two items in turn */
-    uint32_t *p[2];    /* tiles of pairs of keys x lanes, the same */
+    float *s[2];       /* scores of two units in turn, tiles of keys x lanes */
+    uint32_t *p[2];    /* weights of two blocks in turn, tiles of pairs of keys x lanes */
+    float *sum;        /* of the weights of a block, of each lane */
+    float *again;      /* scores of a block */
     uint32_t *visible; /* [AMX_BLOCK][2]: bit = lane */
     float *o;          /* [d_v][AMX_LANES] */
     float *buffer;     /* VF_LANES rows of o */
@@ -85,9 +90,11 @@ static int64_t amx_worker_place(const amx_call *f, char *memory, amx_worker_memo
     int64_t used = 0;
     w->tiles = amx_take(memory, &used, AMX_TILES * (int64_t)sizeof(amx_tile));
     for (int i = 0; i < 2; i++) {
-        w->s[i] = amx_take(memory, &used, AMX_BLOCK * float_row);
+        w->s[i] = amx_take(memory, &used, 32 * float_row);
         w->p[i] = amx_take(memory, &used, AMX_BLOCK / 2 * float_row);
     }
+    w->sum = amx_take(memory, &used, float_row);
+    w->again = amx_take(memory, &used, AMX_BLOCK * float_row);
     w->visible = amx_take(memory, &used, AMX_BLOCK * 2 * (int64_t)sizeof(uint32_t));
     w->o = amx_take(memory, &used, f->call.p->d_v * float_row);
     w->buffer = amx_take(memory, &used, VF_LANES * buffer_stride(f->call.p->d_v) * (int64_t)sizeof(float));
@@ -143,6 +150,18 @@ static void amx_key_rows(const kiln_attention_problem *p, const kiln_view *view,
         rows[r] = key < seq->seqlen_k ? key_row(p, view, seq, head_k, key) : NULL;
 }
 
+/* Packs block `block` of a KV head, number n of the workspace. */
+static void amx_pack_block(const amx_call *f, const kiln_sequence *seq, int64_t head_k, int64_t block, int64_t n)
+{
+    const kiln_attention_problem *p = f->call.p;
+    const char *k[AMX_BLOCK], *v[AMX_BLOCK];
+    f->marks[n] = (amx_marks){{0}, {0}};
+    amx_key_rows(p, &p->k, seq, head_k, block, k);
+    amx_key_rows(p, &p->v, seq, head_k, block, v);
+    amx_pack_keys(k, p->k.stride[3], p->d, f->k + n * AMX_BLOCK * f->steps_k * 32, f->marks[n].k);
+    amx_pack_values(v, p->v.stride[3], p->d_v, f->v + n * AMX_BLOCK * f->steps_v * 32, f->marks[n].v);
+}
+
 /* Packs one block after another; `first_block` says whose it is. */
 static void amx_pack_worker(void *arg, int32_t worker)
 {
@@ -157,13 +176,7 @@ static void amx_pack_worker(void *arg, int32_t worker)
             *(f->first_block[middle] <= base + n ? &low : &high) = middle;
         }
         const kiln_sequence seq = kiln_sequence_of(p, low / p->heads_k);
-        const int64_t block = base + n - f->first_block[low];
-        const char *rows[AMX_BLOCK];
-        f->marks[n] = (amx_marks){{0}, {0}};
-        amx_key_rows(p, &p->k, &seq, low % p->heads_k, block, rows);
-        amx_pack_keys(rows, p->k.stride[3], p->d, f->k + n * AMX_BLOCK * f->steps_k * 32, f->marks[n].k);
-        amx_key_rows(p, &p->v, &seq, low % p->heads_k, block, rows);
-        amx_pack_values(rows, p->v.stride[3], p->d_v, f->v + n * AMX_BLOCK * f->steps_v * 32, f->marks[n].v);
+        amx_pack_block(f, &seq, low % p->heads_k, base + n - f->first_block[low], n);
     }
 }
 
@@ -177,14 +190,9 @@ typedef struct amx_task {
     int64_t super, tile, block, end; /* where the walk stands: super-block, tile, block, end of all */
 } amx_task;
 
-static const uint16_t *amx_task_keys(const amx_task *task, int64_t block)
+static const uint16_t *amx_unit_keys(const amx_task *task, const amx_item *item, int64_t unit)
 {
-    return task->f->k + (task->first + block) * AMX_BLOCK * task->f->steps_k * 32;
-}
-
-static const uint16_t *amx_task_values(const amx_task *task, int64_t block)
-{
-    return task->f->v + (task->first + block) * AMX_BLOCK * task->f->steps_v * 32;
+    return task->f->k + ((task->first + item->block) * AMX_UNITS + unit) * task->f->steps_k * 1024;
 }
 
 static void amx_tile_begin(const amx_task *task, amx_tile *t, int64_t row)
@@ -197,13 +205,40 @@ static void amx_tile_begin(const amx_task *task, amx_tile *t, int64_t row)
         rows[lane] = view_row(&p->q, task->seq.q_batch, t->lanes.head[lane], task->seq.q_row + t->lanes.query[lane]);
     t->odd_lanes = amx_pack_queries(rows, p->q.stride[3], p->d, f->sign, t->state.q);
     t->odd_seen = false;
+    t->fresh = true;
+    t->settled = false;
     t->lanes.o = task->w->o;
     t->lanes.m = t->state.m;
     t->lanes.l = t->state.l;
-    memset(t->state.o, 0, sizeof(float) * (size_t)(f->steps_v * 32 * AMX_LANES));
     for (int lane = 0; lane < AMX_LANES; lane++) {
         t->state.m[lane] = -INFINITY;
         t->state.l[lane] = 0;
+    }
+}
+
+/* Writes o = O·factor, 0 for lanes not `seen`; `half` of a tile without odd values. */
+VF_INLINE void amx_tile_store(const amx_task *task, const amx_tile *t, int half, vf factor, vm seen)
+{
+    const kiln_attention_problem *p = task->f->call.p;
+    const int64_t size = kiln_type_size(p->o.type), first = 16 * half;
+    char *row[16];
+    for (int64_t lane = first; lane < t->lanes.lanes && lane < first + 16; lane++)
+        row[lane - first] =
+            view_row(&p->o, task->seq.q_batch, t->lanes.head[lane], task->seq.q_row + t->lanes.query[lane]);
+    for (int64_t column = 0; column < p->d_v; column += 16) {
+        const float *o = t->state.o + amx_at(column, half);
+        const int n = p->d_v - column < 16 ? (int)(p->d_v - column) : 16;
+        vf x[16];
+        UNROLL for (int i = 0; i < 16; i++) x[i] =
+            vf_keep(seen, vf_mul(vf_add(vf_load(o + 16 * i), vf_zero()), factor)); /* every zero becomes +0 */
+        vf_transpose(x);
+        for (int64_t lane = first; lane < t->lanes.lanes && lane < first + 16; lane++) {
+            char *to = row[lane - first] + column * size;
+            if (p->o.type == KILN_FLOAT32)
+                vf_store_type_tail(to, KILN_FLOAT32, x[lane - first], n);
+            else
+                vf_store_type_tail(to, KILN_BFLOAT16, x[lane - first], n);
+        }
     }
 }
 
@@ -213,15 +248,22 @@ static bool amx_tile_end(const amx_task *task, amx_tile *t)
 {
     const attention_call *call = &task->f->call;
     const vf one = vf_set1(1.0f);
+    const bool plain = !t->odd_seen && !call->shrink && call->p->o.stride[3] == 1;
     float factor[AMX_LANES], divisor[AMX_LANES];
     for (int lane = 0; lane < AMX_LANES; lane++)
         t->state.m[lane] = (float)(t->state.m[lane] * 0x1.62e42fefa39efp-1); /* ln 2 */
     tile_sums(call, &t->lanes, &task->seq, factor, divisor);
+    if (t->fresh)
+        memset(t->state.o, 0, sizeof(float) * (size_t)(task->f->steps_v * 32 * AMX_LANES));
     const vf grown = vf_set1(call->shrink ? VALUE_SHRINK : 1.0f);
     vm finite[2] = {vm_first(VF_LANES), vm_first(VF_LANES)};
     for (int half = 0; half < 2; half++) {
         const vf by = vf_load(divisor + 16 * half), scale = vf_mul(vf_load(factor + 16 * half), vf_div(one, by));
         const vm seen = vm_not(vf_eq(by, vf_zero()));
+        if (plain) {
+            amx_tile_store(task, t, half, scale, seen);
+            continue;
+        }
         for (int64_t i = 0; i < call->p->d_v; i++) {
             vf o = vf_add(vf_load(t->state.o + amx_at(i, half)), vf_zero()); /* every zero becomes +0 */
             if (t->odd_seen) {
@@ -231,6 +273,8 @@ static bool amx_tile_end(const amx_task *task, amx_tile *t)
             vf_store(t->lanes.o + i * AMX_LANES + 16 * half, vf_keep(seen, vf_mul(o, scale)));
         }
     }
+    if (plain)
+        return false;
     const bool again = !call->shrink && tile_overflowed(&t->lanes, finite);
     tile_store(call, &t->lanes, &task->seq, task->w->buffer);
     return again;
@@ -247,7 +291,9 @@ static bool amx_task_next(amx_task *task, amx_item *item)
             end = end > task->super + AMX_SUPER ? task->super + AMX_SUPER : end;
             begin = begin < task->block ? task->block : begin;
             if (begin < end) {
-                *item = (amx_item){.tile = t, .block = begin};
+                const int64_t first = begin * AMX_BLOCK, unit = (t->lanes.begin_any - first) / 32;
+                const int64_t last = (t->lanes.end_any - first + 31) / 32;
+                *item = (amx_item){t, begin, unit < 0 ? 0 : unit, last > AMX_UNITS ? AMX_UNITS : last};
                 task->block = begin + 1;
                 return true;
             }
@@ -265,7 +311,7 @@ static void amx_item_visible(const amx_task *task, const amx_item *item)
             visible[i] = 0xffff;
 }
 
-/* Scores of keys outside a lane's range become -inf, by selection. */
+/* Scores of a unit outside a lane's range become -inf, by selection. */
 static void amx_hide(const tile *t, int64_t first, float *s)
 {
     const __m512i base = _mm512_set1_epi64(first);
@@ -277,7 +323,7 @@ static void amx_hide(const tile *t, int64_t first, float *s)
             __m256i high = _mm512_cvtsepi64_epi32(_mm512_sub_epi64(_mm512_loadu_si512(x + 8), base));
             range[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
         }
-        for (int r = 0; r < AMX_BLOCK; r++) {
+        for (int r = 0; r < 32; r++) {
             const __m512i key = _mm512_set1_epi32(r);
             __mmask16 before = _mm512_cmplt_epi32_mask(key, range[0]), past = _mm512_cmpge_epi32_mask(key, range[1]);
             _mm512_mask_storeu_ps(s + amx_at(r, half), (__mmask16)(before | past), vf_set1(-INFINITY));
@@ -285,34 +331,16 @@ static void amx_hide(const tile *t, int64_t first, float *s)
     }
 }
 
-/* What remains to do to the scores of an item: odd numbers, hidden keys. */
-static void amx_item_scores(const amx_task *task, const amx_item *item, float *s)
+/* What remains to do to the scores of a unit: odd numbers, hidden keys. */
+static void amx_unit_modify(const amx_task *task, const amx_item *item, int64_t unit, float *s)
 {
     const amx_tile *t = item->tile;
-    const amx_marks *marks = &task->f->marks[task->first + item->block];
-    const int64_t first = item->block * AMX_BLOCK;
-    if (t->odd_lanes || amx_any_odd(marks->k))
-        amx_odd_scores(&t->state, t->odd_lanes, amx_task_keys(task, item->block), marks->k, task->f->steps_k, s);
-    if (t->lanes.begin_all > first || first + AMX_BLOCK > t->lanes.end_all)
+    const uint32_t odd_keys = task->f->marks[task->first + item->block].k[unit];
+    const int64_t first = item->block * AMX_BLOCK + 32 * unit;
+    if (t->odd_lanes || odd_keys)
+        amx_odd_scores(&t->state, t->odd_lanes, amx_unit_keys(task, item, unit), odd_keys, task->f->steps_k, s);
+    if (t->lanes.begin_all > first || first + 32 > t->lanes.end_all)
         amx_hide(&t->lanes, first, s);
-}
-
-static void amx_item_maximum(const amx_task *task, amx_item *item, const vf (*max)[2])
-{
-    item->due = amx_move_maximum(&item->tile->state, max, task->f->c, item->correction);
-}
-
-/* Before the values of an item join: every earlier item of the tile has joined. */
-static void amx_item_rescale(const amx_task *task, const amx_item *item)
-{
-    if (!item->due)
-        return;
-    amx_rescale(item->tile->state.o, task->f->steps_v * 32, item->correction);
-    if (item->tile->odd_seen) {
-        amx_flush(false);
-        amx_rescale(item->tile->odd_o, task->f->steps_v * 32, item->correction);
-        amx_flush(true);
-    }
 }
 
 static void amx_item_odd_values(const amx_task *task, const amx_item *item, const uint32_t *p)
@@ -332,91 +360,146 @@ static void amx_item_odd_values(const amx_task *task, const amx_item *item, cons
                        task->f->call.shrink ? VALUE_SHRINK : 1.0f, t->odd_o);
 }
 
-/* The three phases of one step, interleaved: `next` (scores and maximum), `now` (softmax), `last` (values). */
-static void amx_step(const amx_task *task, int turn, amx_item *next, const amx_item *now, const amx_item *last)
+/* Parts of a slot: scores of a unit, its softmax, and share [part, part + 1) / parts of the values of an item. */
+static void amx_slot_scores(const amx_task *task, const amx_item *item, int64_t unit, float *s, amx_slot *slot)
 {
-    const amx_call *f = task->f;
-    const vf lowest = vf_set1(-INFINITY);
-    vf max[2][2] = {{lowest, lowest}, {lowest, lowest}};
-    amx_worker_memory *w = task->w;
-    const amx_step_items x = {.next = &next->tile->state,
-                              .now = &now->tile->state,
-                              .last = &last->tile->state,
-                              .k = amx_task_keys(task, next->block),
-                              .v = amx_task_values(task, last->block),
-                              .s_next = w->s[!turn],
-                              .s_now = w->s[turn],
-                              .p_now = w->p[turn],
-                              .p_last = w->p[!turn]};
-    switch (f->steps_k) {
-    case 2: amx_step_scores_64(&x, f->c); break;
-    case 4: amx_step_scores_128(&x, f->c); break;
-    default: amx_step_scores_any(f->steps_k, &x, f->c);
-    }
-    amx_item_scores(task, next, w->s[!turn]);
-    switch (f->steps_v) {
-    case 2: amx_step_values_64(&x, f->c, max); break;
-    case 4: amx_step_values_128(&x, f->c, max); break;
-    default: amx_step_values_any(f->steps_v, &x, f->c, max);
-    }
-    amx_item_odd_values(task, last, w->p[!turn]);
-    amx_item_rescale(task, now);
-    amx_item_maximum(task, next, (const vf(*)[2])max);
+    slot->k = amx_unit_keys(task, item, unit);
+    slot->q = item->tile->state.q;
+    slot->s_next = s;
 }
 
-/* The phases one by one, for the ends of the pipeline. */
-static void amx_item_begin(const amx_task *task, amx_item *item, float *s)
+static void amx_slot_softmax(const amx_task *task, const amx_item *item, int64_t unit, float *s, uint32_t *p,
+                             amx_slot *slot)
 {
-    const vf lowest = vf_set1(-INFINITY);
-    vf max[2][2] = {{lowest, lowest}, {lowest, lowest}};
-    amx_scores(&item->tile->state, amx_task_keys(task, item->block), task->f->steps_k, s);
-    amx_item_scores(task, item, s);
-    amx_maximum(s, max);
-    amx_item_maximum(task, item, (const vf(*)[2])max);
+    amx_tile *t = item->tile;
+    if (!t->settled)
+        t->settled = amx_settle(t->state.m, s, task->f->c);
+    slot->m = t->state.m;
+    slot->s_now = s;
+    slot->p_now = p + unit * 512;
+    slot->sum = task->w->sum;
 }
 
+static void amx_slot_values(const amx_task *task, const amx_item *item, int64_t part, int64_t parts, const uint32_t *p,
+                            amx_slot *slot)
+{
+    const int64_t steps = task->f->steps_v;
+    slot->v = task->f->v + (task->first + item->block) * AMX_BLOCK * steps * 32;
+    slot->p_last = p;
+    slot->o = item->tile->state.o;
+    slot->column = steps * part / parts;
+    slot->column_end = steps * (part + 1) / parts;
+    slot->unit = item->unit;
+    slot->unit_end = item->end;
+    slot->fresh = item->tile->fresh;
+}
+
+/* Scores or softmax of a unit by themselves. */
+static void amx_unit_scores(const amx_task *task, const amx_item *item, int64_t unit, float *s)
+{
+    amx_slot slot = {.k = NULL};
+    amx_slot_scores(task, item, unit, s, &slot);
+    amx_slot_any(task->f->steps_k, &slot, 0);
+    amx_unit_modify(task, item, unit, s);
+}
+
+/* The values of an item have joined its tile's O. */
 static void amx_item_end(const amx_task *task, const amx_item *item, const uint32_t *p)
 {
-    amx_values(&item->tile->state, amx_task_values(task, item->block), task->f->steps_v, p);
+    item->tile->fresh = false;
     amx_item_odd_values(task, item, p);
 }
 
-static void amx_task_items(amx_task *task)
+/* An item once more, since some lane's weights sum to too much: m moves, P and its sum are made anew. All earlier items of
+ * the tile have joined O. */
+static __attribute__((noinline)) void amx_item_again(const amx_task *task, const amx_item *item, uint32_t *p)
 {
-    const float c = task->f->c;
+    const amx_call *f = task->f;
     amx_worker_memory *w = task->w;
-    amx_item items[3], *last = NULL, *now = &items[0], *next = &items[1];
-    int turn = 0;
-    if (!amx_task_next(task, now))
-        return;
-    amx_item_begin(task, now, w->s[turn]);
-    for (; amx_task_next(task, next); turn = !turn) {
-        if (last) {
-            amx_step(task, turn, next, now, last);
-        } else {
-            amx_softmax(&now->tile->state, c, w->s[turn], w->p[turn]);
-            amx_item_begin(task, next, w->s[!turn]);
-        }
-        amx_item *unused = last ? last : &items[2];
-        last = now;
-        now = next;
-        next = unused;
+    amx_tile *t = item->tile;
+    const vf lowest = vf_set1(-INFINITY);
+    vf max[2] = {lowest, lowest};
+    float correction[AMX_LANES];
+    for (int64_t unit = item->unit; unit < item->end; unit++) {
+        amx_unit_scores(task, item, unit, w->again + unit * 32 * AMX_LANES);
+        amx_maximum(w->again + unit * 32 * AMX_LANES, max);
     }
-    amx_softmax(&now->tile->state, c, w->s[turn], w->p[turn]);
-    if (last)
-        amx_item_end(task, last, w->p[!turn]);
-    amx_item_rescale(task, now);
-    amx_item_end(task, now, w->p[turn]);
+    amx_move_maximum(&t->state, max, f->c, w->sum, correction);
+    if (!t->fresh)
+        amx_rescale(t->state.o, f->steps_v * 32, correction);
+    if (t->odd_seen) {
+        amx_flush(false);
+        amx_rescale(t->odd_o, f->steps_v * 32, correction);
+        amx_flush(true);
+    }
+    memset(w->sum, 0, sizeof(float) * AMX_LANES);
+    for (int64_t unit = item->unit; unit < item->end; unit++) {
+        amx_slot slot = {.k = NULL};
+        amx_slot_softmax(task, item, unit, w->again + unit * 32 * AMX_LANES, p, &slot);
+        amx_slot_any(0, &slot, f->c);
+    }
 }
 
-/* Tiles [index·tiles, ...) of a KV head, if the sequence is that long. True: see tile_end(). */
-static bool amx_run_task(const amx_call *f, int64_t head, int64_t index, amx_worker_memory *w)
+/* The softmax of an item is done: its sum joins l. */
+static void amx_item_join(const amx_task *task, const amx_item *item, uint32_t *p)
+{
+    float *l = item->tile->state.l, *sum = task->w->sum;
+    if (amx_too_large(sum))
+        amx_item_again(task, item, p);
+    for (int half = 0; half < 2; half++) {
+        vf_store(l + 16 * half, vf_add(vf_load(l + 16 * half), vf_load(sum + 16 * half)));
+        vf_store(sum + 16 * half, vf_zero());
+    }
+}
+
+/* Each slot: softmax of one unit, scores of the unit after it, and a share of the values of the item before. */
+static void amx_task_items(amx_task *task)
+{
+    const amx_call *f = task->f;
+    amx_worker_memory *w = task->w;
+    amx_item last = {.tile = NULL}, now, next;
+    int s = 0, p = 0;
+    if (!amx_task_next(task, &now))
+        return;
+    memset(w->sum, 0, sizeof(float) * AMX_LANES);
+    amx_unit_scores(task, &now, now.unit, w->s[s]);
+    for (bool more = true; more; last = now, now = next, p = !p) {
+        more = amx_task_next(task, &next);
+        for (int64_t unit = now.unit; unit < now.end; unit++, s = !s) {
+            const bool within = unit + 1 < now.end, scores = within || more;
+            const amx_item *following = within ? &now : &next;
+            const int64_t following_unit = within ? unit + 1 : next.unit;
+            amx_slot slot = {.k = NULL};
+            if (scores)
+                amx_slot_scores(task, following, following_unit, w->s[!s], &slot);
+            if (last.tile)
+                amx_slot_values(task, &last, unit - now.unit, now.end - now.unit, w->p[!p], &slot);
+            amx_slot_softmax(task, &now, unit, w->s[s], w->p[p], &slot);
+            amx_slot_start(scores ? f->steps_k : 0, &slot, f->c);
+            if (scores)
+                amx_unit_modify(task, following, following_unit, w->s[!s]);
+        }
+        if (last.tile)
+            amx_item_end(task, &last, w->p[!p]);
+        amx_item_join(task, &now, w->p[p]);
+    }
+    amx_slot slot = {.k = NULL};
+    amx_slot_values(task, &last, 0, 1, w->p[!p], &slot);
+    amx_slot_any(0, &slot, 0);
+    amx_item_end(task, &last, w->p[!p]);
+}
+
+/* Tiles [index·tiles, ...) of a KV head, if the sequence is that long; `first`: block of the workspace with its first keys.
+ * True: see tile_end(). */
+static bool amx_run_task(const amx_call *f, int64_t head, int64_t index, int64_t first, amx_worker_memory *w)
 {
     const kiln_attention_problem *p = f->call.p;
-    amx_task task = {.f = f, .seq = kiln_sequence_of(p, head / p->heads_k), .head_k = head % p->heads_k, .w = w};
+    amx_task task = {.f = f, .head_k = head % p->heads_k, .first = first, .w = w};
+    task.seq = kiln_sequence_of(p, head / p->heads_k);
     const int64_t rows = task.seq.seqlen_q * f->group, row = index * f->tiles * AMX_LANES;
-    task.first = f->first_block[head] - f->first_block[f->begin_head];
     task.super = INT64_MAX;
+    for (int64_t i = 0; f->together && !f->call.shrink && i < amx_blocks(task.seq.seqlen_k); i++)
+        amx_pack_block(f, &task.seq, task.head_k, i, task.first + i);
     for (; task.tiles < f->tiles && row + task.tiles * AMX_LANES < rows; task.tiles++) {
         amx_tile *t = &w->tiles[task.tiles];
         amx_tile_begin(&task, t, row + task.tiles * AMX_LANES);
@@ -442,10 +525,12 @@ static void amx_worker(void *arg, int32_t worker)
     (void)amx_worker_place(f, f->memory + worker * f->worker_bytes, &w);
     for (int64_t t; (t = kiln_cpu_next(f->queue)) < count;) { /* long tasks (late rows, under a causal mask) first */
         const int64_t head = f->begin_head + t % heads, index = f->tasks_a_head - 1 - t / heads;
-        if (amx_run_task(f, head, index, &w)) {
+        const int64_t first = f->together ? worker * amx_blocks(f->call.p->seqlen_k)
+                                          : f->first_block[head] - f->first_block[f->begin_head];
+        if (amx_run_task(f, head, index, first, &w)) {
             amx_call shrunk = *f;
             shrunk.call = shrunk_call(&f->call);
-            (void)amx_run_task(&shrunk, head, index, &w);
+            (void)amx_run_task(&shrunk, head, index, first, &w);
         }
     }
     amx_leave(saved);
@@ -475,14 +560,19 @@ static void flash2_amx_run(const kiln_cpu *cpu, const kiln_problem *problem, voi
 
     const int64_t tiles = (amx_longest_rows(&f) + AMX_LANES - 1) / AMX_LANES;
     const int64_t spread = tiles * heads / (4 * (int64_t)workers); /* then nobody waits long for the last one */
-    f.tiles = spread < 1 ? 1 : spread > AMX_TILES ? AMX_TILES : spread;
+    /* few tiles a head, several heads for every worker: one parallel loop instead of two, and packed keys stay near */
+    f.together =
+        tiles <= AMX_TILES && workers * amx_blocks(p->seqlen_k) <= f.capacity &&
+        (workers == 1 || (heads >= 2 * (int64_t)workers && heads % workers == 0) || heads >= 4 * (int64_t)workers);
+    f.tiles = f.together || spread > AMX_TILES ? AMX_TILES : spread < 1 ? 1 : spread;
     f.tasks_a_head = (tiles + f.tiles - 1) / f.tiles;
     while (f.end_head < heads) {
         f.begin_head = f.end_head;
         while (f.end_head < heads && f.first_block[f.end_head + 1] - f.first_block[f.begin_head] <= f.capacity)
             f.end_head++;
         f.queue->next = 0;
-        kiln_cpu_parallel(cpu, workers, amx_pack_worker, &f);
+        if (!f.together)
+            kiln_cpu_parallel(cpu, workers, amx_pack_worker, &f);
         f.queue->next = 0;
         kiln_cpu_parallel(cpu, workers, amx_worker, &f);
     }
@@ -534,8 +624,8 @@ static void flash2_amx_numerics(const kiln_problem *problem, kiln_numerics *nume
     (void)problem;
     *numerics = (kiln_numerics){
         .unit = AMX_UNIT,
-        /* a lazy maximum lets the exponent be positive, up to 8: half an ulp there */
-        .exp_error = AMX_EXP2_ERROR + 0x1p-22,
+        /* the exponent may be positive, up to 15 (AMX_SUM): half an ulp there */
+        .exp_error = AMX_WEIGHT_ERROR + 0x1p-21,
         .tanh_error = VF_TANH_ERROR,
         .p_unit = 0x1p-8,
         /* a result below 2^-126 is flushed: no more than a weight of 2^-65 with the smallest |v| that tiles see, 2^-60 */

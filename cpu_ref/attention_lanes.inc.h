@@ -64,9 +64,12 @@ static void tile_lanes(const attention_call *call, tile *t, const kiln_sequence 
     t->end_any = 0;
     t->begin_all = 0;
     t->end_all = INT64_MAX;
+    int64_t i = row / num_heads, head = first_head + row % num_heads;
     for (int64_t lane = 0; lane < call->nq; lane++) {
-        int64_t from = row + (lane < t->lanes ? lane : t->lanes - 1);
-        int64_t i = from / num_heads, head = first_head + from % num_heads;
+        if (lane > 0 && lane < t->lanes && ++head == first_head + num_heads) {
+            head = first_head;
+            i++;
+        }
         t->query[lane] = i;
         t->head[lane] = head;
         t->pos_q[lane] = seq->pos_q + i * p->q_step;

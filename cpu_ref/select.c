@@ -4,6 +4,7 @@
  * operation and rung match, which takes the problem and, where no rung is named, prefers it. Pure and cheap; the same
  * problem always gets the same kernel.
  */
+#include "../common/convert.h"
 #include "cpu.h"
 
 #include <stdio.h>
@@ -30,9 +31,19 @@ static const char *algorithm_of(const kiln_problem *problem)
     }
 }
 
+/* One worker is done with it before others have started: some microseconds of arithmetic and of reading k and v. */
+static bool is_tiny(const kiln_attention_problem *p)
+{
+    const double columns = (double)(p->d + p->d2 + p->d_v), keys = (double)p->batch * (double)p->seqlen_k;
+    return keys * (double)p->heads * (double)p->seqlen_q * columns < 0x1p18 &&
+           keys * (double)p->heads_k * columns * (double)kiln_type_size(p->k.type) < 0x1p17;
+}
+
 int32_t kiln_cpu_workers(const kiln_cpu *cpu, const kiln_problem *problem)
 {
     int32_t limit;
+    if (problem->op == KILN_OP_ATTENTION_FORWARD && is_tiny(&problem->attention))
+        return 1;
     switch (problem->op) {
     case KILN_OP_SOFTMAX_FORWARD:
     case KILN_OP_SOFTMAX_BACKWARD: limit = problem->softmax.max_sms; break;

@@ -220,6 +220,12 @@ VF_INLINE vf vf_load_type(const void *p, int32_t type)
         return vf_load(p);
     return vf_widen_(_mm_loadu_si128(p), type);
 }
+VF_INLINE void vf_load_pairs(const void *p, vf *even, vf *odd)
+{
+    __m256i x = _mm256_loadu_si256(p);
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000)));
+}
 VF_INLINE vf vf_load_type_tail(const void *p, int32_t type, int n)
 {
     uint16_t t[VF_LANES] = {0};
@@ -246,6 +252,29 @@ VF_INLINE void vf_store_type_tail(void *p, int32_t type, vf x, int n)
     _mm_storeu_si128((__m128i *)t, vf_narrow_(x, type));
     for (int i = 0; i < n; i++)
         ((uint16_t *)p)[i] = t[i];
+}
+
+VF_INLINE __m256i vf_round_bf16_(vf x)
+{
+    __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    return _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+}
+VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
+{
+    __m256i low = _mm256_srli_epi32(vf_round_bf16_(even), 16);
+    _mm256_storeu_si256(p, _mm256_blend_epi16(low, vf_round_bf16_(odd), 0xaa));
+}
+
+#define VF_STREAMS 1
+VF_INLINE void vf_stream_line(void *to, const void *from)
+{
+    __m256i low = _mm256_load_si256(from), high = _mm256_load_si256((const __m256i *)from + 1);
+    _mm256_stream_si256(to, low);
+    _mm256_stream_si256((__m256i *)to + 1, high);
+}
+VF_INLINE void vf_stream_fence(void)
+{
+    _mm_sfence();
 }
 
 /* p·2^n where m, else 0. t holds n + 127 in its low bits (see vf_exp). A product, so that NaN in p stays NaN. */

@@ -230,6 +230,12 @@ VF_INLINE vf vf_load_type(const void *p, int32_t type)
         return vf_load(p);
     return vf_widen_(_mm256_loadu_si256(p), type);
 }
+VF_INLINE void vf_load_pairs(const void *p, vf *even, vf *odd)
+{
+    __m512i x = _mm512_loadu_si512(p);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000)));
+}
 VF_INLINE vf vf_load_type_tail(const void *p, int32_t type, int n)
 {
     if (type == KILN_FLOAT32)
@@ -249,6 +255,27 @@ VF_INLINE void vf_store_type_tail(void *p, int32_t type, vf x, int n)
         vf_store_tail(p, x, n);
     else
         _mm256_mask_storeu_epi16(p, vm_first(n), vf_narrow_(x, type));
+}
+
+VF_INLINE __m512i vf_round_bf16_(vf x)
+{
+    __m512i u = _mm512_castps_si512(x), r = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+    return _mm512_mask_add_epi32(r, _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), r, _mm512_set1_epi32(1));
+}
+VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
+{
+    __m512i low = _mm512_srli_epi32(vf_round_bf16_(even), 16);
+    _mm512_storeu_si512(p, _mm512_mask_blend_epi16(0xaaaaaaaa, low, vf_round_bf16_(odd)));
+}
+
+#define VF_STREAMS 1
+VF_INLINE void vf_stream_line(void *to, const void *from)
+{
+    _mm512_stream_si512(to, _mm512_load_si512(from));
+}
+VF_INLINE void vf_stream_fence(void)
+{
+    _mm_sfence();
 }
 
 /* p·2^n where m, else 0. */

@@ -5,8 +5,11 @@
  * mul div fma(ab+c) max min abs neg eq lt le not_lt finite select(m,a,b) keep(m,a) hsum hmax,
  * transpose(r): r[i][j] <-> r[j][i] of VF_LANES vectors; hsum_each(r): lane i = the sum of r[i]; vm_and or not first(n) bits of_bits any all;
  * vf_load_type(p,type) load_type_tail(p,type,n) store_type store_type_tail: fp32, fp16, bf16, rounding to nearest even;
- * vf_exp vf_tanh (simd_math.inc.h). Tails (0 <= n <= VF_LANES) touch n elements, read 0 in the others. No alignment is
- * asked.
+ * load_pairs(p,&even,&odd): of 2·VF_LANES bf16 numbers those at even places and those at odd ones; store_pairs(p,even,odd)
+ * puts numbers that are not NaN back, rounding to nearest even;
+ * vf_exp vf_tanh (simd_math.inc.h); vf_stream_line(to,from): 64 aligned bytes past the caches, where VF_STREAMS says that
+ * there is such a store, in order for other threads after vf_stream_fence(). Tails (0 <= n <= VF_LANES) touch n elements,
+ * read 0 in the others. No alignment is asked.
  *
  * max and min give their *second* operand when one is NaN. lt, le, eq are false on NaN, not_lt is true. hsum adds in
  * one fixed order. fma here is a product and a sum, each rounded (VF_FMA_UNIT says so), so that bits do not depend on
@@ -226,6 +229,18 @@ VF_INLINE vf vf_load_type(const void *p, int32_t type)
     memcpy(&h, p, sizeof h);
     return type == KILN_FLOAT16 ? vf_widen_f16_(h) : vf_widen_bf16_(h);
 }
+VF_INLINE void vf_load_pairs(const void *p, vf *even, vf *odd)
+{
+    uint16_t t[2 * VF_LANES];
+    vh_ a = {0}, b = {0};
+    memcpy(t, p, sizeof t);
+    for (int i = 0; i < VF_LANES; i++) {
+        a[i] = t[2 * i];
+        b[i] = t[2 * i + 1];
+    }
+    *even = vf_widen_bf16_(a);
+    *odd = vf_widen_bf16_(b);
+}
 VF_INLINE vf vf_load_type_tail(const void *p, int32_t type, int n)
 {
     uint16_t t[VF_LANES] = {0};
@@ -255,6 +270,32 @@ VF_INLINE void vf_store_type_tail(void *p, int32_t type, vf x, int n)
     vf_store_type(t, type, x);
     for (int i = 0; i < n; i++)
         ((uint16_t *)p)[i] = t[i];
+}
+
+VF_INLINE vu_ vf_round_bf16_(vf x)
+{
+    vu_ u = (vu_)x;
+    return u + 0x7fff + (u >> 16 & 1);
+}
+VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
+{
+    vh_ e = __builtin_convertvector(vf_round_bf16_(even) >> 16, vh_);
+    vh_ o = __builtin_convertvector(vf_round_bf16_(odd) >> 16, vh_);
+    uint16_t t[2 * VF_LANES];
+    for (int i = 0; i < VF_LANES; i++) {
+        t[2 * i] = e[i];
+        t[2 * i + 1] = o[i];
+    }
+    memcpy(p, t, sizeof t);
+}
+
+#define VF_STREAMS 0
+VF_INLINE void vf_stream_line(void *to, const void *from)
+{
+    memcpy(to, from, 64);
+}
+VF_INLINE void vf_stream_fence(void)
+{
 }
 
 /* p·2^n where m, else 0. t holds n + 127 in its low bits (see vf_exp). */
