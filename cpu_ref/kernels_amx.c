@@ -16,6 +16,9 @@
 
 #include "attention_forward_flash2_amx.inc.h"
 
-static const kiln_cpu_kernel *const kernels[] = {&attention_forward_flash2_amx, NULL};
+/* Takes what that one takes. */
+#include "attention_backward_flash2_amx.inc.h"
+
+static const kiln_cpu_kernel *const kernels[] = {&attention_forward_flash2_amx, &attention_backward_flash2_amx, NULL};
 
 const kiln_cpu_isa kiln_cpu_isa_amx = {KILN_CPU_STRING(VF_ISA), kernels, &kiln_cpu_isa_avx512};

@@ -82,6 +82,21 @@ static const gradients_case cases[] = {
     {F(SHAPE(1, 4, 2, 40, 70, 33), STRIDES(STRIDES_ODD_ONES)), .strides = STRIDES_ODD_ONES}, {F(SHAPE(1, 1, 1, 1, 1, 8), STRIDES(STRIDES_ODD_ONES)), .strides = STRIDES_ODD_ONES}, {F(SHAPE(2, 4, 2, 40, 70, 33), STRIDES(STRIDES_BROADCAST)), .strides = STRIDES_PADDED},
     /* nothing to do */
     {F(SHAPE(ABSENT_SIZE, 2, 2, 4, 5, 8))}, {F(SHAPE(2, 2, 2, 0, 5, 8))}, {F(SHAPE(2, 2, 2, 4, 0, 8))}, {F(SHAPE(2, 2, 2, 4, 0, 8), .sinks = true, BOTTOM_RIGHT)}, {F(SHAPE(2, 2, 2, 4, 0, 8), .bias = true, .alibi = 1)}, {F(SHAPE(ABSENT_SIZE, 2, 2, 4, 5, 8), PACKED)},
+    /* bf16 with enough queries for tile registers: around tiles, units, blocks, splits and chunks */
+    {F(SHAPE(1, 1, 1, 64, 1, 1), .type = B16)}, {F(SHAPE(1, 1, 1, 65, 31, 3), .type = B16), .type = F32}, {F(SHAPE(1, 2, 2, 96, 33, 31), .type = B16)}, {F(SHAPE(1, 1, 1, 127, 127, 33), .type = B16)}, {F(SHAPE(2, 2, 1, 129, 129, 64), .type = B16), .type = F32},
+    {F(SHAPE(1, 2, 1, 150, 270, 128), .type = B16), .type = F32}, {F(SHAPE(1, 1, 1, 257, 300, 80), .type = B16)}, {F(SHAPE(1, 1, 1, 70, 200, 256), .type = B16)}, {F(SHAPE(1, 1, 1, 100, 140, 64), .d_v = 1, .type = B16)}, {F(SHAPE(1, 1, 1, 100, 140, 1), .d_v = 100, .type = B16), .type = F32},
+    {F(SHAPE(1, 1, 1, 70, 140, 192), .d_v = 128, .type = B16, BOTTOM_RIGHT)}, {F(SHAPE(1, 1, 1, 70, 2500, 24), .type = B16)}, {F(SHAPE(1, 64, 64, 64, 1200, 16), .type = B16)}, {F(SHAPE(16, 4, 4, 64, 700, 128), .type = B16, TOP_LEFT)}, {F(SHAPE(1, 1, 1, 1100, 3, 8), .type = B16, .o_type = F32), .dlse = true},
+    {F(SHAPE(2, 8, 2, 33, 170, 40), .type = B16, BOTTOM_RIGHT), .dlse = true}, {F(SHAPE(1, 71, 1, 2, 133, 8), .type = B16)}, {F(SHAPE(1, 12, 4, 50, 140, 64), .type = B16, WINDOW_BR(30, 4)), .type = F32}, {F(SHAPE(1, 6, 2, 130, 200, 64), .type = B16, TOP_LEFT, .sinks = true)}, {F(SHAPE(2, 4, 2, 130, 30, 32), .type = B16, .sinks = true, BOTTOM_RIGHT), .dlse = true},
+    {F(SHAPE(1, 2, 2, 130, 30, 32), .type = B16, TOP_LEFT)}, {F(SHAPE(1, 1, 1, 600, 600, 16), .type = B16, BOTTOM_RIGHT)}, {F(SHAPE(1, 2, 2, 400, 400, 16), .type = B16, WINDOW_BR(63, 0)), .type = F32}, {F(SHAPE(1, 2, 2, 70, 470, 32), .type = B16, WINDOW_BR(-5, 20))}, {F(SHAPE(1, 2, 2, 70, 80, 32), .type = B16, WINDOW_TL(INT64_MIN, INT64_MIN))},
+    {F(SHAPE(1, 2, 2, 70, 900, 16), .type = B16, WINDOW_TL(3, 2), .q_step = 25, .q_start = 7), .type = F32}, {F(SHAPE(1, 2, 2, 100, 300, 16), .type = B16, BOTTOM_RIGHT, .k_step = 4, .q_step = 3, .q_start = 5, .k_start = -20)}, {F(SHAPE(4, 2, 2, 100, 150, 16), .type = B16, WINDOW_BR(8, 2), .starts = true, .q_step = 2, .k_step = 3, .q_start = 9)},
+    {F(SHAPE(1, 2, 2, 100, 200, 64), .type = B16, .values = VALUES_OUTLIERS), .type = F32}, {F(SHAPE(1, 2, 2, 100, 200, 64), .type = B16, .values = VALUES_NEGATIVE)}, {F(SHAPE(1, 2, 2, 100, 200, 64), .type = B16, .values = VALUES_HUGE), .type = F32}, {F(SHAPE(1, 2, 2, 100, 200, 64), .type = B16, .values = VALUES_ZERO)}, {F(SHAPE(1, 2, 2, 100, 200, 64), .type = B16, .values = VALUES_SMALL), .type = F32},
+    {F(SHAPE(1, 2, 2, 100, 200, 32), .type = B16, .values = VALUES_POISON)}, {F(SHAPE(1, 2, 2, 170, 170, 16), .type = B16, .values = VALUES_POISON, TOP_LEFT)}, {F(SHAPE(1, 4, 1, 70, 170, 64), .type = B16, .values = VALUES_POISON, BOTTOM_RIGHT), .type = F32, .dlse = true}, {F(SHAPE(1, 2, 2, 130, 200, 16), .type = B16, .values = VALUES_POISON, WINDOW_BR(20, 5), .sinks = true)}, {F(SHAPE(4, 2, 2, 160, 160, 32), .type = B16, .values = VALUES_POISON, PACKED, BOTTOM_RIGHT)},
+    {F(SHAPE(2, 2, 2, 100, 170, 32), .type = B16, .scale = -0.5f)}, {F(SHAPE(2, 2, 2, 100, 170, 32), .type = B16, .scale = 2), .dlse = true}, {F(SHAPE(2, 2, 2, 100, 170, 32), .type = B16, .flags = KILN_FLAG_SCALE_EXPLICIT)}, {F(SHAPE(2, 2, 2, 100, 170, 32), .type = B16, .v_is_k = true)}, {F(SHAPE(2, 2, 2, 100, 170, 32), .type = B16, .max_sms = 1)}, {F(SHAPE(1, 2, 2, 1, 170, 32), .type = B16), .flags = KILN_FLAG_BATCH_INVARIANT},
+    {F(SHAPE(2, 2, 1, 100, 170, 32), .type = B16), ACCUMULATE}, {F(SHAPE(2, 2, 1, 100, 170, 32), .type = B16, BOTTOM_RIGHT), .type = F32, ACCUMULATE}, {F(SHAPE(1, 2, 1, 100, 400, 32), .type = B16, BOTTOM_RIGHT), .flags = KILN_FLAG_ACCUMULATE_DQ}, {F(SHAPE(2, 2, 1, 100, 70, 32), .type = B16, TOP_LEFT), .flags = KILN_FLAG_ACCUMULATE_DK}, {F(SHAPE(2, 2, 2, 100, 70, 32), .type = B16), .dout_type = F32},
+    {F(SHAPE(4, 2, 2, 140, 170, 32), .type = B16, .used_q = true, .used_k = true, BOTTOM_RIGHT), .dlse = true}, {F(SHAPE(4, 2, 2, 140, 170, 32), .type = B16, .leftpad = true, BOTTOM_RIGHT)}, {F(SHAPE(5, 4, 2, 160, 190, 64), .type = B16, PACKED, BOTTOM_RIGHT), .dlse = true}, {F(SHAPE(4, 2, 2, 140, 170, 32), .type = B16, .packed_q = true)}, {F(SHAPE(4, 2, 2, 140, 170, 32), .type = B16, .packed_k = true)}, {F(SHAPE(4, 2, 1, 140, 170, 32), .type = B16, PACKED, .used_q = true, .used_k = true), ACCUMULATE},
+    {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_SEQ_FIRST)), .strides = STRIDES_SEQ_FIRST}, {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_PADDED)), .strides = STRIDES_PADDED, ACCUMULATE}, {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_INNER_STRIDE)), .strides = STRIDES_INNER_STRIDE}, {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_TRANSPOSED)), .strides = STRIDES_TRANSPOSED, ACCUMULATE},
+    {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_REVERSED)), .strides = STRIDES_REVERSED}, {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_BYTE_OFFSET)), .strides = STRIDES_BYTE_OFFSET}, {F(SHAPE(1, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_ODD_ONES)), .strides = STRIDES_ODD_ONES}, {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_BROADCAST)), .strides = STRIDES_PADDED},
+    {F(SHAPE(ABSENT_SIZE, 2, 2, 100, 5, 8), .type = B16)}, {F(SHAPE(2, 2, 2, 100, 0, 8), .type = B16), ACCUMULATE}, {F(SHAPE(2, 2, 2, 100, 0, 8), .type = B16, .sinks = true, BOTTOM_RIGHT)}, {F(SHAPE(2, 2, 2, 0, 5, 8), .type = B16), .flags = KILN_FLAG_BATCH_INVARIANT}, {F(SHAPE(ABSENT_SIZE, 2, 2, 100, 5, 8), .type = B16, PACKED)},
     /* everything at once */
     {F(SHAPE(3, 6, 2, 50, 90, 40), .d_v = 24, BOTTOM_RIGHT, .starts = true, .mask_len = 80, .bias = true, .alibi = 2, .softcap = 4, .sinks = true, .dropout_p = 0.1f, STRIDES(STRIDES_PADDED)), .dlse = true, .strides = STRIDES_SEQ_FIRST, ACCUMULATE},
     {F(SHAPE(3, 6, 2, 50, 90, 40), .d_v = 24, .d2 = 9, WINDOW_BR(30, 8), .starts = true, .mask_len = 80, .bias = true, .bias_broadcast = BROADCAST_BATCH | BROADCAST_QUERY, .alibi = 2, .softcap = 4, .sinks = true, .type = F16, STRIDES(STRIDES_SEQ_FIRST)), .dlse = true, .type = F32},
@@ -174,6 +189,8 @@ START_TEST(equal_bits)
         {F(SHAPE(1, 1, 1, 300, 300, 128), .type = B16, WINDOW_BR(100, 5)), ACCUMULATE},
         {F(SHAPE(3, 2, 2, 70, 150, 40), .bias = true, .bias_broadcast = BROADCAST_BATCH, .sinks = true)},
         {F(SHAPE(4, 2, 2, 60, 150, 40), PACKED, BOTTOM_RIGHT, .dropout_p = 0.1f)},
+        {F(SHAPE(2, 4, 2, 130, 400, 64), .type = B16, BOTTOM_RIGHT), .type = F32, .dlse = true},
+        {F(SHAPE(4, 2, 1, 160, 350, 40), .type = B16, PACKED, WINDOW_BR(100, 5), .values = VALUES_POISON)},
     };
     char why[512];
     size_t bytes = 0, again = 0;
@@ -190,16 +207,16 @@ START_TEST(equal_bits)
     }
 }
 END_TEST
-enum { EQUAL_BITS_SHAPES = 5 };
+enum { EQUAL_BITS_SHAPES = 7 };
 
 /* BATCH_INVARIANT: a packed sequence's gradients have the same bits alone and among longer mates. */
 START_TEST(batch_invariant)
 {
     enum { HEADS = 2, Q = 20, K = 400, D = 24 };
     const int64_t lengths_q[] = {Q, 300, 1}, lengths_k[] = {K, 1300, 7};
-    gradients_case c = {
-        F(SHAPE(3, HEADS, 1, 300, 1300, D), PACKED, BOTTOM_RIGHT, .lengths_q = lengths_q, .lengths_k = lengths_k),
-        .flags = KILN_FLAG_BATCH_INVARIANT};
+    gradients_case c = {F(SHAPE(3, HEADS, 1, 300, 1300, D), PACKED, BOTTOM_RIGHT, .lengths_q = lengths_q,
+                          .lengths_k = lengths_k, .type = _i ? B16 : F32),
+                        .flags = KILN_FLAG_BATCH_INVARIANT};
     test_gradients *mates = test_gradients_new(&c);
     if (!ran(mates))
         return;
@@ -237,7 +254,7 @@ START_TEST(hidden_operands)
 {
     enum { S = 150, D = 20 };
     static const double poison[] = {NAN, INFINITY, -INFINITY};
-    const gradients_case c = {F(SHAPE(1, 1, 1, S, S, D), TOP_LEFT)};
+    const gradients_case c = {F(SHAPE(1, 1, 1, S, S, D), TOP_LEFT, .type = _i < 4 ? F32 : B16)};
     test_gradients *g = test_gradients_new(&c);
     if (!ran(g))
         return;
@@ -249,11 +266,11 @@ START_TEST(hidden_operands)
     }
     const int64_t at = 70; /* key `at` is hidden from queries before it, query `at` sees no key after it */
     test_tensor *operand[] = {g->forward->q, g->forward->k, g->forward->v, g->dout};
-    test_tensor *t = operand[_i];
+    test_tensor *t = operand[_i % 4];
     test_put(t, at * D + 3, poison[_i % 3]);
     test_gradients_refresh(g);
     ck_assert(ran(g));
-    bool of_query = _i == 0 || _i == 3;
+    bool of_query = _i % 4 == 0 || _i % 4 == 3;
     for (int64_t i = 0; i < S * D; i++) {
         int64_t row = i / D;
         /* a bad query row touches itself and the keys up to it; a bad key row the queries from it on, and all they see */
@@ -324,9 +341,9 @@ static Suite *suite(void)
     tcase_add_test(t, single_key);
     t = test_tcase(s, "bits");
     tcase_add_loop_test(t, equal_bits, 0, EQUAL_BITS_SHAPES);
-    tcase_add_test(t, batch_invariant);
+    tcase_add_loop_test(t, batch_invariant, 0, 2);
     t = test_tcase(s, "hidden operands");
-    tcase_add_loop_test(t, hidden_operands, 0, 4);
+    tcase_add_loop_test(t, hidden_operands, 0, 8);
     t = test_tcase(s, "arguments");
     tcase_add_loop_test(t, every_argument, 0, ARGUMENTS);
     return s;

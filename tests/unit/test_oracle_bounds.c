@@ -236,6 +236,14 @@ START_TEST(gradients)
         within("dv, p", a.dv[j] * u, a.dv_bound[j]);
         within("dk, ds", a.dk[j] * u, a.dk_bound[j]);
     }
+    within("dq, ds", u * (fabs(a.dk[0] * two_scores[0]) + fabs(a.dk[1] * two_scores[1])), a.dq_bound);
+
+    /* where the 16-bit grid ends; the exponential has a floor of its own, so that only P and dS are lost */
+    a = ask_gradients(one_row(2, 1, two_scores, two_values), (kiln_numerics){.p_unit = 0x1p-60, .p_floor = 1e-4});
+    for (int j = 0; j < 2; j++) {
+        within("dv, p floor", fmin(a.dv[j], 1e-4), a.dv_bound[j]);
+        within("dk, ds floor", fmin(fabs(a.dk[j]), 1e-4), a.dk_bound[j]);
+    }
 
     a = ask_gradients(one_row(2, 1, (const double[]){30, 30}, two_values),
                       (kiln_numerics){.unit = 0x1p-20, .score_extra = 500}); /* s and lse have magnitude 30 */
