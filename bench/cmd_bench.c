@@ -52,6 +52,7 @@ static const column columns[] = {
     {"flops", NULL, COLUMN_NUMBER, NULL, 0},
     {"flops_per_s", "FLOP/s", COLUMN_SI, "", 0},
     {"percent_of_peak", "of peak %", COLUMN_NUMBER, NULL, 1},
+    {"percent_of_copy", NULL, COLUMN_NUMBER, NULL, 1},
     {"ledger_bytes", NULL, COLUMN_NUMBER, NULL, 0},
     {"ledger_bytes_per_s", "ledger B/s", COLUMN_SI, "", 0},
     {"least_s", NULL, COLUMN_SECONDS, NULL, 0},
@@ -161,6 +162,8 @@ static json_t *result_of(const benchmark *b, const rival *r, const char *line, c
         json_object_set_new(result, "flops_per_s", json_real(flop_rate));
     double share = r->cost.flops > 0 ? flop_rate / peak : byte_rate / bandwidth;
     json_object_set_new(result, "percent_of_peak", output_number(100 * share));
+    if (r->cost.once > 0 && b->peak.copy > 0)
+        json_object_set_new(result, "percent_of_copy", json_real(100 * r->cost.once / t->median / b->peak.copy));
     json_object_set_new(result, "least_s",
                         output_number(kiln_roofline_time(r->cost.flops, r->cost.bytes, peak, bandwidth)));
     if (first->timing.samples > 0)
@@ -257,6 +260,9 @@ static void print_problem(const benchmark *b, const json_t *results, const char 
         printf(", at %.0f %% of the %s ceiling", 100 * share, best->cost.flops > 0 ? "arithmetic" : "memory");
     if (share > 1 && best->cost.flops == 0)
         printf(" (more than 100 %%: the ledger counts every pass, and the caches served some)");
+    if (best->cost.once > 0 && b->peak.copy > 0)
+        printf("; every tensor once at %.0f %% of the rate of a non-temporal copy",
+               100 * best->cost.once / best->timing.median / b->peak.copy);
     printf(".\n");
 }
 

@@ -15,10 +15,10 @@ static ladder_cost softmax_cost(const problem_data *data, const char *algorithm)
 {
     double x = tensor_bytes(data, SLOT_X), y = tensor_bytes(data, SLOT_Y), dy = tensor_bytes(data, SLOT_DY);
     if (data->spec.op == KILN_OP_SOFTMAX_BACKWARD)
-        return (ladder_cost){0, y + dy + tensor_bytes(data, SLOT_DX)};
+        return (ladder_cost){0, y + dy + tensor_bytes(data, SLOT_DX), y + dy + tensor_bytes(data, SLOT_DX)};
     /* maximum, sum, write; or maximum and sum together, write; unknown rungs: once */
     double reads = strcmp(algorithm, "three_pass") == 0 ? 3 : strcmp(algorithm, "online") == 0 ? 2 : 1;
-    return (ladder_cost){0, reads * x + y};
+    return (ladder_cost){0, reads * x + y, x + y};
 }
 
 static ladder_cost attention_cost(const problem_data *data, const char *algorithm, int64_t tile, int32_t score_bytes)
@@ -32,7 +32,7 @@ static ladder_cost attention_cost(const problem_data *data, const char *algorith
     double heads = (double)s->heads, heads_k = (double)s->heads_k, pairs = extent.pairs * (causal ? 0.5 : 1);
     double e = (double)kiln_type_size(s->type), columns = (double)(s->d + s->d2 + s->d_v);
     double once = (heads * (double)extent.q_rows + heads_k * (double)extent.k_rows) * columns * e;
-    ladder_cost cost = {2 * heads * pairs * columns, once};
+    ladder_cost cost = {2 * heads * pairs * columns, once, 0};
     if (s->op == KILN_OP_ATTENTION_BACKWARD) {
         cost.flops *= 2.5;
         cost.bytes = 2 * once; /* q, k, v, o, do in; dq, dk, dv out */
@@ -67,6 +67,8 @@ ladder_cost ladder_cost_of(const problem_data *data, const char *algorithm, int6
     case KILN_OP_ATTENTION_BACKWARD: return attention_cost(data, algorithm, tile, score_bytes);
     default: break;
     }
-    return (ladder_cost){0, tensor_bytes(data, SLOT_O_PARTS) + tensor_bytes(data, SLOT_LSE_PARTS) +
-                                tensor_bytes(data, SLOT_O) + tensor_bytes(data, SLOT_LSE)};
+    return (ladder_cost){0,
+                         tensor_bytes(data, SLOT_O_PARTS) + tensor_bytes(data, SLOT_LSE_PARTS) +
+                             tensor_bytes(data, SLOT_O) + tensor_bytes(data, SLOT_LSE),
+                         0};
 }

@@ -11,6 +11,7 @@
 typedef struct ladder_cost {
     double flops; /* 0: not counted for this operation */
     double bytes;
+    double once; /* softmax: every tensor once, as a copy would move it; others 0 */
 } ladder_cost;
 
 /*

@@ -23,6 +23,12 @@ static device_peak measure_cpu(const session *s)
              "measured in this run on %d threads: fp32 %s from registers, reading %s of memory", cpu.threads, cpu.unit,
              buffer);
     peak.tile_flops = cpu.tile_flops;
+    peak.copy = cpu.copy;
+    if (cpu.copy > 0) {
+        text_si(cpu.copy, "B/s", buffer, sizeof buffer);
+        size_t used = strlen(peak.source);
+        snprintf(peak.source + used, sizeof peak.source - used, "; non-temporal copy: %s read and written", buffer);
+    }
     if (cpu.tile_flops > 0) {
         text_si(cpu.tile_flops, "FLOP/s", buffer, sizeof buffer);
         size_t used = strlen(peak.source);
@@ -71,7 +77,7 @@ double device_peak_flops(const device_peak *peak, int32_t type)
 
 json_t *device_peak_json(const device_peak *peak)
 {
-    return json_pack("{s:b, s:s, s:f, s:f, s:f, s:f}", "measured", peak->measured, "source", peak->source,
+    return json_pack("{s:b, s:s, s:f, s:f, s:f, s:f, s:f}", "measured", peak->measured, "source", peak->source,
                      "flops16_per_s", peak->model.flops16, "flops32_per_s", peak->model.flops32, "tile_flops_per_s",
-                     peak->tile_flops, "bytes_per_s", peak->model.bandwidth);
+                     peak->tile_flops, "bytes_per_s", peak->model.bandwidth, "copy_bytes_per_s", peak->copy);
 }

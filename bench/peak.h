@@ -13,8 +13,9 @@
 typedef struct device_peak {
     kiln_device_model model; /* numbers are 0 where nothing is known */
     double tile_flops;       /* bf16 on a CPU's tile units; 0 = none, or not in use */
+    double copy;             /* bytes/s read and written by a non-temporal copy; 0 = not known */
     bool measured;
-    char source[224]; /* one sentence: where the numbers come from */
+    char source[288]; /* one sentence: where the numbers come from */
 } device_peak;
 
 device_peak device_peak_of(const session *s);

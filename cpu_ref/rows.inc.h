@@ -58,9 +58,10 @@ static void rows_store(char *to, int32_t type, int64_t stride, int count, const 
         rows_scatter(to, scratch, type, stride, count);
 }
 
-/* Tasks [0, count) in contiguous pieces of equal size, one a worker: all tasks cost the same, and in a second loop over
+/* Tasks [0, count) in contiguous shares of equal size, one a worker: all tasks cost the same, and in a second loop over
  * the same tasks a worker meets what it has in its cache. */
 typedef struct rows_loop {
+    void (*share)(void *arg, int32_t worker, int64_t begin, int64_t end);
     void (*task)(void *arg, int64_t task);
     void *arg;
     int64_t count;
@@ -72,14 +73,25 @@ static void rows_worker(void *arg, int32_t worker)
     const rows_loop *loop = arg;
     int64_t share = loop->count / loop->workers, more = loop->count % loop->workers;
     int64_t begin = share * worker + (worker < more ? worker : more), end = begin + share + (worker < more);
-    for (int64_t task = begin; task < end; task++)
-        loop->task(loop->arg, task);
+    if (loop->share)
+        loop->share(loop->arg, worker, begin, end);
+    else
+        for (int64_t task = begin; task < end; task++)
+            loop->task(loop->arg, task);
 }
 
 static void rows_parallel(const kiln_cpu *cpu, int32_t workers, int64_t count, void (*task)(void *arg, int64_t task),
                           void *arg)
 {
-    rows_loop loop = {task, arg, count, count < workers ? (int32_t)count : workers};
+    rows_loop loop = {NULL, task, arg, count, count < workers ? (int32_t)count : workers};
+    kiln_cpu_parallel(cpu, loop.workers, rows_worker, &loop);
+}
+
+/* The same for a body that takes a whole share at a time. */
+static void rows_parallel_shares(const kiln_cpu *cpu, int32_t workers, int64_t count,
+                                 void (*share)(void *arg, int32_t worker, int64_t begin, int64_t end), void *arg)
+{
+    rows_loop loop = {share, NULL, arg, count, count < workers ? (int32_t)count : workers};
     kiln_cpu_parallel(cpu, loop.workers, rows_worker, &loop);
 }
 

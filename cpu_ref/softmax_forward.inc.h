@@ -12,7 +12,7 @@
 #ifndef KILN_CPU_REF_SOFTMAX_FORWARD_INC_H
 #define KILN_CPU_REF_SOFTMAX_FORWARD_INC_H
 
-#include "softmax_rows.inc.h"
+#include "softmax_output.inc.h"
 
 /* Maximum and sum of exp(s - m) of some elements. */
 typedef struct softmax_state {
@@ -20,16 +20,22 @@ typedef struct softmax_state {
     double l;
 } softmax_state;
 
-/* What write needs of a whole row. */
+/* What an element needs to become a result. */
 typedef struct softmax_row {
     float shift;  /* m, or 0 for m = -inf */
     float factor; /* 1/l, for log-softmax ln l; 0 where l = 0 */
 } softmax_row;
 
+/* The same of the rows of a block. */
+typedef struct softmax_lanes {
+    float max[VF_LANES], sum[VF_LANES], shift[VF_LANES], factor[VF_LANES];
+} softmax_lanes;
+
 typedef struct softmax_forward_call {
     const kiln_softmax_problem *p;
-    bool online;
     int64_t chunks;
+    bool streams;
+    float *kept;         /* of each worker n floats, in whole lines; NULL = chunks are loaded twice */
     softmax_state *part; /* rows·chunks; only when rows are cut among workers */
     softmax_row *row;    /* rows; the same */
 } softmax_forward_call;
@@ -39,113 +45,134 @@ static inline float softmax_shift(float m)
     return m == -INFINITY ? 0.0f : m;
 }
 
-/*
- * What the memory should fetch while exponentials keep the core busy: the elements after this chunk, which are the next
- * chunk or the next row of a compact tensor, and the lines that will be written. Hides most of the memory time; a wrong
- * guess (strided rows) costs a few instructions.
- */
-typedef struct softmax_ahead {
-    const char *read, *write; /* write: NULL = nothing */
-    int read_step, write_step;
-} softmax_ahead;
-
-static inline softmax_ahead softmax_ahead_of(const softmax_span *x, const softmax_span *y, int64_t chunks_ahead)
-{
-    softmax_ahead ahead = {.read_step = VF_LANES * (x->type == KILN_FLOAT32 ? 4 : 2)};
-    ahead.read = x->data + (int64_t)x->count * (ahead.read_step / VF_LANES);
-    if (y) {
-        ahead.write_step = VF_LANES * (y->type == KILN_FLOAT32 ? 4 : 2);
-        ahead.write = y->data + chunks_ahead * y->count * (ahead.write_step / VF_LANES);
-    }
-    return ahead;
-}
-
-VF_INLINE void softmax_prefetch(softmax_ahead *ahead)
-{
-    __builtin_prefetch(ahead->read);
-    ahead->read += ahead->read_step;
-    if (ahead->write) {
-        __builtin_prefetch(ahead->write, 1);
-        ahead->write += ahead->write_step;
-    }
-}
-
-/* Σ exp(buffer - shift); with `keep` the buffer becomes the exponentials. The padding adds 0. */
-VF_INLINE float softmax_exp_sum_(float *buffer, int count, float shift, bool keep, softmax_ahead ahead)
-{
-    const vf s = vf_set1(shift);
-    vf sum = vf_zero();
-    for (int j = 0; j < count; j += VF_LANES) {
-        vf e = vf_exp(vf_sub(vf_load(buffer + j), s));
-        softmax_prefetch(&ahead);
-        if (keep)
-            vf_store(buffer + j, e);
-        sum = vf_add(sum, e);
-    }
-    return vf_hsum(sum);
-}
-
-static float softmax_exp_sum(softmax_buffer *buffer, int count, float shift, bool keep, softmax_ahead ahead)
-{
-    return keep ? softmax_exp_sum_(buffer->element, count, shift, true, ahead)
-                : softmax_exp_sum_(buffer->element, count, shift, false, ahead);
-}
-
-/* How an element of the buffer becomes a result. */
-enum softmax_step { SOFTMAX_SCALE, SOFTMAX_EXP_SCALE, SOFTMAX_LOG };
-
-VF_INLINE vf softmax_result(vf x, enum softmax_step step, vf shift, vf factor)
-{
-    switch (step) {
-    case SOFTMAX_SCALE: return vf_mul(x, factor);
-    case SOFTMAX_EXP_SCALE: return vf_mul(vf_exp(vf_sub(x, shift)), factor);
-    default: return vf_sub(vf_sub(x, shift), factor);
-    }
-}
-
-VF_INLINE void softmax_write_type(char *y, int32_t type, int count, const float *buffer, softmax_row row,
-                                  enum softmax_step step, softmax_ahead ahead)
-{
-    const int size = type == KILN_FLOAT32 ? 4 : 2;
-    const vf shift = vf_set1(row.shift), factor = vf_set1(row.factor);
-    int j = 0;
-    for (; j + VF_LANES <= count; j += VF_LANES) {
-        if (step == SOFTMAX_EXP_SCALE)
-            softmax_prefetch(&ahead);
-        vf_store_type(y + j * size, type, softmax_result(vf_load(buffer + j), step, shift, factor));
-    }
-    if (j < count)
-        vf_store_type_tail(y + j * size, type, softmax_result(vf_load(buffer + j), step, shift, factor), count - j);
-}
-
-VF_INLINE void softmax_write_step(char *y, int32_t type, int count, const float *buffer, softmax_row row,
-                                  enum softmax_step step, softmax_ahead ahead)
-{
-    switch (type) {
-    case KILN_FLOAT32: softmax_write_type(y, KILN_FLOAT32, count, buffer, row, step, ahead); break;
-    case KILN_FLOAT16: softmax_write_type(y, KILN_FLOAT16, count, buffer, row, step, ahead); break;
-    default: softmax_write_type(y, KILN_BFLOAT16, count, buffer, row, step, ahead); break;
-    }
-}
-
-static void softmax_write(softmax_span y, const softmax_buffer *buffer, softmax_row row, enum softmax_step step,
-                          softmax_ahead ahead)
-{
-    softmax_gather scatter;
-    const float *b = buffer->element;
-    char *to = y.stride == 1 ? y.data : (char *)scatter.raw;
-    switch (step) {
-    case SOFTMAX_SCALE: softmax_write_step(to, y.type, y.count, b, row, SOFTMAX_SCALE, ahead); break;
-    case SOFTMAX_EXP_SCALE: softmax_write_step(to, y.type, y.count, b, row, SOFTMAX_EXP_SCALE, ahead); break;
-    default: softmax_write_step(to, y.type, y.count, b, row, SOFTMAX_LOG, ahead); break;
-    }
-    if (y.stride != 1)
-        rows_scatter(y.data, scatter.raw, y.type, y.stride, y.count);
-}
-
 static inline bool softmax_is_log(const kiln_softmax_problem *p)
 {
     return (p->flags & KILN_FLAG_LOG) != 0;
+}
+
+/* Σ exp(row - shift), one sum a lane; with `keep` the row becomes the exponentials. The padding adds 0. */
+VF_INLINE vf softmax_exp_row(float *row, int pitch, vf shift, bool keep, int lines, softmax_ride *ride)
+{
+    enum { STEP = 2 * SOFTMAX_LINE / 4 };
+    vf sum[2] = {vf_zero(), vf_zero()};
+    int j = 0;
+    for (; j + STEP <= pitch; j += STEP) {
+        for (int line = 0; line < lines; line++)
+            softmax_ride_line(ride, lines == 2);
+#pragma GCC unroll 8
+        for (int u = 0; u < STEP / VF_LANES; u++) {
+            vf e = vf_exp(vf_sub(vf_load(row + j + u * VF_LANES), shift));
+            if (keep)
+                vf_store(row + j + u * VF_LANES, e);
+            sum[u % 2] = vf_add(sum[u % 2], e);
+        }
+    }
+    for (; j < pitch; j += VF_LANES) {
+        vf e = vf_exp(vf_sub(vf_load(row + j), shift));
+        softmax_ride_line(ride, lines == 2);
+        if (keep)
+            vf_store(row + j, e);
+        sum[0] = vf_add(sum[0], e);
+    }
+    return vf_add(sum[0], sum[1]);
+}
+
+VF_INLINE void softmax_exp_rows(float *buffer, const softmax_block *x, char *y, int32_t y_type, const float *shift,
+                                bool keep, int lines, softmax_output *out, vf *sum)
+{
+    const int64_t bytes = (int64_t)x->count * kiln_type_size(x->type);
+    softmax_ride ride; /* in registers */
+    softmax_ride_begin(&ride, out, x->at + (x->rows - 1) * x->step + bytes, bytes * x->rows, y,
+                       (int64_t)x->count * x->rows * kiln_type_size(y_type));
+    for (int i = 0; i < x->rows; i++)
+        sum[i] = softmax_exp_row(buffer + (int64_t)i * x->pitch, x->pitch, vf_set1(shift[i]), keep, lines, &ride);
+    softmax_ride_end(&ride, out);
+}
+
+/* The same for all rows of a block, with the memory traffic that rides along. `y`: where the block's results go next, if
+ * that is known. */
+static void softmax_exp(float *buffer, const softmax_block *x, char *y, int32_t y_type, const float *shift, bool keep,
+                        softmax_output *out, vf *sum)
+{
+    bool wide = x->type == KILN_FLOAT32 || y_type == KILN_FLOAT32;
+    if (keep && wide)
+        softmax_exp_rows(buffer, x, y, y_type, shift, true, 2, out, sum);
+    else if (keep)
+        softmax_exp_rows(buffer, x, y, y_type, shift, true, 1, out, sum);
+    else
+        softmax_exp_rows(buffer, x, y, y_type, shift, false, 2, out, sum);
+}
+
+/* How an element of the buffer becomes a result. */
+enum softmax_step { SOFTMAX_SCALE, SOFTMAX_LOG };
+
+VF_INLINE vf softmax_result(const float *buffer, vf shift, vf factor, enum softmax_step step)
+{
+    vf v = vf_load(buffer);
+    return step == SOFTMAX_SCALE ? vf_mul(v, factor) : vf_sub(vf_sub(v, shift), factor);
+}
+
+/* `whole`: up to a vector may be written beyond the end. A factor of NaN makes all results NaN, which vf_store_pairs()
+ * does not take. */
+VF_INLINE void softmax_write_row(char *y, int32_t type, bool paired, int count, const float *buffer, float row_shift,
+                                 float row_factor, enum softmax_step step, bool whole)
+{
+    const int size = type == KILN_FLOAT32 ? 4 : 2;
+    const vf shift = vf_set1(row_shift), factor = vf_set1(row_factor);
+    int j = 0, full = whole ? count : count - VF_LANES + 1;
+    if (paired && row_factor == row_factor)
+        for (; j + 2 * VF_LANES <= count; j += 2 * VF_LANES)
+            vf_store_pairs(y + j * size, softmax_result(buffer + j, shift, factor, step),
+                           softmax_result(buffer + j + VF_LANES, shift, factor, step));
+    for (; j < full; j += VF_LANES)
+        vf_store_type(y + j * size, type, softmax_result(buffer + j, shift, factor, step));
+    if (j < count)
+        vf_store_type_tail(y + j * size, type, softmax_result(buffer + j, shift, factor, step), count - j);
+}
+
+VF_INLINE void softmax_write_type(const softmax_block *y, int32_t type, bool paired, const float *buffer,
+                                  const float *shift, const float *factor, enum softmax_step step, softmax_output *out)
+{
+    const int size = type == KILN_FLOAT32 ? 4 : 2;
+    const bool staged = out->streams || y->stride != 1;
+    char *at = y->at;
+    for (int i = 0; i < y->rows; i++, at += y->step) {
+        const float *from = buffer + (int64_t)i * y->pitch;
+        char *to = out->streams ? softmax_output_place(out, at, y->count * size) : y->stride == 1 ? at : out->stage;
+        softmax_write_row(to, type, paired, y->count, from, shift[i], factor[i], step, staged);
+        if (y->stride != 1)
+            rows_scatter(at, to, type, y->stride, y->count);
+    }
+}
+
+VF_INLINE void softmax_write_step(const softmax_block *y, bool paired, const float *buffer, const float *shift,
+                                  const float *factor, enum softmax_step step, softmax_output *out)
+{
+    switch (y->type) {
+    case KILN_FLOAT32: softmax_write_type(y, KILN_FLOAT32, false, buffer, shift, factor, step, out); break;
+    case KILN_FLOAT16: softmax_write_type(y, KILN_FLOAT16, false, buffer, shift, factor, step, out); break;
+    default:
+        if (paired)
+            softmax_write_type(y, KILN_BFLOAT16, true, buffer, shift, factor, step, out);
+        else
+            softmax_write_type(y, KILN_BFLOAT16, false, buffer, shift, factor, step, out);
+    }
+}
+
+static inline bool softmax_paired(const kiln_softmax_problem *p)
+{
+    return p->x.type == KILN_BFLOAT16 && p->y.type == KILN_BFLOAT16;
+}
+
+static void softmax_write(const kiln_softmax_problem *p, const softmax_block *y, const float *buffer,
+                          const float *shift, const float *factor, softmax_output *out)
+{
+    if (out->streams)
+        softmax_output_settle(out);
+    if (softmax_is_log(p))
+        softmax_write_step(y, softmax_paired(p), buffer, shift, factor, SOFTMAX_LOG, out);
+    else
+        softmax_write_step(y, softmax_paired(p), buffer, shift, factor, SOFTMAX_SCALE, out);
 }
 
 /* Writes the row's lse and gives what its elements need. */
@@ -161,163 +188,155 @@ static softmax_row softmax_close_row(const kiln_softmax_problem *p, int64_t r, s
     return row;
 }
 
+/* The same for the rows of a block, from their maxima and sums: first shift, */
+static void softmax_shift_rows(softmax_lanes *row, int rows)
+{
+    for (int i = 0; i < rows; i++)
+        row->shift[i] = softmax_shift(row->max[i]);
+}
+
+/* then lse and factor. Dividing in double and rounding gives the bits of dividing in fp32 (53 >= 2·24 + 2). */
+static void softmax_close_rows(const kiln_softmax_problem *p, int64_t r, int rows, softmax_lanes *row)
+{
+    if (p->lse.type || softmax_is_log(p) || rows == 1) {
+        for (int i = 0; i < rows; i++)
+            row->factor[i] = softmax_close_row(p, r + i, (softmax_state){row->max[i], (double)row->sum[i]}).factor;
+        return;
+    }
+    for (int i = 0; i < rows; i++) /* as a vector */
+        row->factor[i] = row->sum[i] != 0 ? 1 / row->sum[i] : 0;
+}
+
+/*
+ * Rows of one chunk, a block at a time: read once, everything else happens in L1. The same on both rungs.
+ */
+static void softmax_short_rows(void *arg, int32_t worker, int64_t begin, int64_t end)
+{
+    const softmax_forward_call *call = arg;
+    const kiln_softmax_problem *p = call->p;
+    const int32_t group = softmax_group(p);
+    bool write = p->y.type != 0, log = softmax_is_log(p);
+    softmax_buffer buffer;
+    softmax_output out;
+    (void)worker;
+    softmax_output_open(&out, call->streams);
+    int32_t rows;
+    for (int64_t r = begin; r < end; r += rows) {
+        vf lane[VF_LANES];
+        softmax_lanes row;
+        rows = softmax_block_rows(p, group, r, end);
+        softmax_block x, y;
+        softmax_block_set(&x, p, &p->x, r, rows, 0);
+        softmax_load(&x, softmax_paired(p), p->scale, -INFINITY, buffer.element, lane);
+        softmax_max_rows(lane, rows, group, row.max);
+        softmax_shift_rows(&row, rows);
+        if (write)
+            softmax_block_set(&y, p, &p->y, r, rows, 0);
+        softmax_exp(buffer.element, &x, write ? y.at : NULL, p->y.type, row.shift, write && !log, &out, lane);
+        softmax_sum_rows(lane, rows, group, row.sum);
+        softmax_close_rows(p, r, rows, &row);
+        if (write)
+            softmax_write(p, &y, buffer.element, row.shift, row.factor, &out);
+    }
+    softmax_output_close(&out);
+}
+
+/* A chunk of a long row in the buffer; returns its maximum. */
+static float softmax_chunk_load(const kiln_softmax_problem *p, const softmax_block *x, float *buffer)
+{
+    vf top;
+    softmax_load(x, softmax_paired(p), p->scale, -INFINITY, buffer, &top);
+    return vf_hmax(top);
+}
+
+static float softmax_chunk_exp(const kiln_softmax_problem *p, float *buffer, const softmax_block *x, char *y, float m,
+                               bool keep, softmax_output *out)
+{
+    vf sum;
+    float shift = softmax_shift(m);
+    softmax_exp(buffer, x, y, p->y.type, &shift, keep, out, &sum);
+    return vf_hsum(sum);
+}
+
+/* exp(m - shift), which is often 1. */
+static inline double softmax_weight(float m, float shift)
+{
+    return m == shift ? 1 : exp((double)m - (double)shift);
+}
+
 /* The merge of Milakov and Gimelshein, in the order of the chunks. exp(-inf) = 0 makes -inf the neutral element. */
 static softmax_state softmax_merge(softmax_state a, softmax_state b)
 {
-    float m = a.m > b.m ? a.m : b.m;
-    double shift = softmax_shift(m);
-    return (softmax_state){m, a.l * exp(a.m - shift) + b.l * exp(b.m - shift)};
+    float m = a.m > b.m ? a.m : b.m, shift = softmax_shift(m);
+    return (softmax_state){m, a.l * softmax_weight(a.m, shift) + b.l * softmax_weight(b.m, shift)};
 }
 
-static softmax_state softmax_chunk_online(const kiln_softmax_problem *p, int64_t r, int64_t chunk)
+/* The most elements of a row whose chunks keep their own maxima. What is kept of rows up to a quarter of it stays in a
+ * core's second cache, of longer ones in the third. */
+enum { SOFTMAX_KEEP = 1 << 20, SOFTMAX_KEEP_CHUNKS = SOFTMAX_KEEP / SOFTMAX_CHUNK + 1 };
+
+/*
+ * y of one chunk. `part`, which short enough rows have, is the chunk's own maximum: exp(s - part.m) times a factor for the
+ * chunk, so that exponentials can be kept from the first pass. Where that factor is tiny, products would be denormal and
+ * slow, so the chunk is done anew like those without a part. `kept`: those exponentials (log-softmax: s), or NULL; no bit
+ * depends on which.
+ */
+static void softmax_chunk_write(const softmax_forward_call *call, int64_t r, int64_t c, softmax_row row,
+                                const softmax_state *part, const float *kept, softmax_output *out)
 {
+    const kiln_softmax_problem *p = call->p;
+    const bool log = softmax_is_log(p);
     softmax_buffer buffer;
-    softmax_span x = softmax_span_of(p, &p->x, r, chunk);
-    float m = softmax_load(x, p->scale, &buffer);
-    return (softmax_state){m,
-                           softmax_exp_sum(&buffer, x.count, softmax_shift(m), false, softmax_ahead_of(&x, NULL, 0))};
+    softmax_block y;
+    softmax_block_set(&y, p, &p->y, r, 1, c);
+    if (!log && part != NULL) {
+        double weight = softmax_weight(part->m, row.shift);
+        if (weight < 0x1p-30)
+            kept = NULL;
+        else
+            row = (softmax_row){softmax_shift(part->m), (float)(weight * (double)row.factor)};
+    }
+    if (kept == NULL) {
+        softmax_block x;
+        softmax_block_set(&x, p, &p->x, r, 1, c);
+        softmax_chunk_load(p, &x, buffer.element);
+        if (!log)
+            softmax_chunk_exp(p, buffer.element, &x, y.at, row.shift, true, out);
+        kept = buffer.element;
+    }
+    softmax_write(p, &y, kept, &row.shift, &row.factor, out);
 }
 
-static float softmax_chunk_max(const kiln_softmax_problem *p, int64_t r, int64_t chunk)
-{
-    softmax_buffer buffer;
-    return softmax_load(softmax_span_of(p, &p->x, r, chunk), p->scale, &buffer);
-}
-
-static double softmax_chunk_sum(const kiln_softmax_problem *p, int64_t r, int64_t chunk, float m)
-{
-    softmax_buffer buffer;
-    softmax_span x = softmax_span_of(p, &p->x, r, chunk);
-    softmax_load(x, p->scale, &buffer);
-    return softmax_exp_sum(&buffer, x.count, softmax_shift(m), false, softmax_ahead_of(&x, NULL, 0));
-}
-
-static void softmax_chunk_write(const kiln_softmax_problem *p, int64_t r, int64_t chunk, softmax_row row)
-{
-    softmax_buffer buffer;
-    softmax_span x = softmax_span_of(p, &p->x, r, chunk), y = softmax_span_of(p, &p->y, r, chunk);
-    softmax_load(x, p->scale, &buffer);
-    softmax_write(y, &buffer, row, softmax_is_log(p) ? SOFTMAX_LOG : SOFTMAX_EXP_SCALE, softmax_ahead_of(&x, &y, 1));
-}
-
-/* A row of one chunk: read once, everything else happens in L1. The same on both rungs. */
-static void softmax_short_row(const kiln_softmax_problem *p, int64_t r)
-{
-    softmax_buffer buffer;
-    bool write = p->y.type != 0, log = softmax_is_log(p);
-    softmax_span x = softmax_span_of(p, &p->x, r, 0), y = {0};
-    if (write)
-        y = softmax_span_of(p, &p->y, r, 0);
-    softmax_ahead ahead = softmax_ahead_of(&x, write ? &y : NULL, 0);
-    softmax_state total = {.m = softmax_load(x, p->scale, &buffer)};
-    total.l = softmax_exp_sum(&buffer, x.count, softmax_shift(total.m), write && !log, ahead);
-    softmax_row row = softmax_close_row(p, r, total);
-    if (write)
-        softmax_write(y, &buffer, row, log ? SOFTMAX_LOG : SOFTMAX_SCALE, ahead);
-}
-
-static void softmax_forward_row(void *arg, int64_t r)
+/* The same with chunks as tasks, which workers share; y is written when all rows are closed. */
+static void softmax_share_write(void *arg, int32_t worker, int64_t begin, int64_t end)
 {
     const softmax_forward_call *call = arg;
     const kiln_softmax_problem *p = call->p;
-    softmax_state total = {-INFINITY, 0};
-    if (call->chunks == 1) {
-        softmax_short_row(p, r);
-        return;
+    softmax_output out;
+    (void)worker;
+    softmax_output_open(&out, call->streams);
+    for (int64_t task = begin; task < end; task++) {
+        int64_t r = task / call->chunks;
+        softmax_chunk_write(call, r, task % call->chunks, call->row[r], p->n <= SOFTMAX_KEEP ? &call->part[task] : NULL,
+                            NULL, &out);
     }
-    if (call->online) {
-        for (int64_t c = 0; c < call->chunks; c++)
-            total = softmax_merge(total, softmax_chunk_online(p, r, c));
-    } else {
-        for (int64_t c = 0; c < call->chunks; c++) {
-            float m = softmax_chunk_max(p, r, c);
-            total.m = m > total.m ? m : total.m;
-        }
-        for (int64_t c = 0; c < call->chunks; c++)
-            total.l += softmax_chunk_sum(p, r, c, total.m);
-    }
-    softmax_row row = softmax_close_row(p, r, total);
-    for (int64_t c = 0; p->y.type && c < call->chunks; c++)
-        softmax_chunk_write(p, r, c, row);
+    softmax_output_close(&out);
 }
 
-/* The same with chunks as tasks. */
-static void softmax_task_online(void *arg, int64_t task)
+static size_t softmax_forward_cut_workspace(const kiln_softmax_problem *p)
 {
-    const softmax_forward_call *call = arg;
-    call->part[task] = softmax_chunk_online(call->p, task / call->chunks, task % call->chunks);
-}
-
-static void softmax_task_max(void *arg, int64_t task)
-{
-    const softmax_forward_call *call = arg;
-    call->part[task].m = softmax_chunk_max(call->p, task / call->chunks, task % call->chunks);
-}
-
-/* The maximum of the row is in its first part. */
-static void softmax_task_sum(void *arg, int64_t task)
-{
-    const softmax_forward_call *call = arg;
-    int64_t r = task / call->chunks, c = task % call->chunks;
-    call->part[task].l = softmax_chunk_sum(call->p, r, c, call->part[r * call->chunks].m);
-}
-
-static void softmax_task_write(void *arg, int64_t task)
-{
-    const softmax_forward_call *call = arg;
-    int64_t r = task / call->chunks;
-    softmax_chunk_write(call->p, r, task % call->chunks, call->row[r]);
-}
-
-static void softmax_forward_cut(const kiln_cpu *cpu, const softmax_forward_call *call, int32_t workers)
-{
-    const kiln_softmax_problem *p = call->p;
-    int64_t tasks = p->rows * call->chunks;
-    rows_parallel(cpu, workers, tasks, call->online ? softmax_task_online : softmax_task_max, (void *)call);
-    if (!call->online) {
-        for (int64_t r = 0; r < p->rows; r++) {
-            softmax_state *part = call->part + r * call->chunks;
-            for (int64_t c = 1; c < call->chunks; c++)
-                part[0].m = part[c].m > part[0].m ? part[c].m : part[0].m;
-        }
-        rows_parallel(cpu, workers, tasks, softmax_task_sum, (void *)call);
-    }
-    for (int64_t r = 0; r < p->rows; r++) {
-        const softmax_state *part = call->part + r * call->chunks;
-        softmax_state total = {call->online ? -INFINITY : part[0].m, 0};
-        for (int64_t c = 0; c < call->chunks; c++) {
-            if (call->online)
-                total = softmax_merge(total, part[c]);
-            else
-                total.l += part[c].l;
-        }
-        call->row[r] = softmax_close_row(p, r, total);
-    }
-    if (p->y.type)
-        rows_parallel(cpu, workers, tasks, softmax_task_write, (void *)call);
-}
-
-static size_t softmax_forward_workspace(const kiln_cpu *cpu, const kiln_problem *problem, int32_t workers)
-{
-    const kiln_softmax_problem *p = &problem->softmax;
-    (void)cpu;
-    if (!softmax_cut_rows(p, workers))
-        return 0;
     return (size_t)p->rows * ((size_t)softmax_chunks(p) * sizeof(softmax_state) + sizeof(softmax_row));
 }
 
-static void softmax_forward_run(const kiln_cpu *cpu, const kiln_problem *problem, void *workspace, int32_t workers,
-                                bool online)
+static softmax_forward_call softmax_forward_call_of(const kiln_softmax_problem *p, void *workspace, bool cut)
 {
-    const kiln_softmax_problem *p = &problem->softmax;
-    softmax_forward_call call = {.p = p, .online = online, .chunks = softmax_chunks(p)};
-    if (softmax_cut_rows(p, workers)) {
+    softmax_forward_call call = {.p = p, .chunks = softmax_chunks(p)};
+    call.streams = p->y.type != 0 && softmax_streams(p, &p->y, &p->x);
+    if (cut) {
         call.part = workspace;
         call.row = (softmax_row *)(call.part + p->rows * call.chunks);
-        softmax_forward_cut(cpu, &call, rows_workers(p->rows, p->n, workers));
-    } else {
-        rows_parallel(cpu, rows_workers(p->rows, p->n, workers), p->rows, softmax_forward_row, &call);
     }
+    return call;
 }
 
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * softmax_rows.inc.h: what the softmax kernels share: chunks of rows as fp32 in L1.
+ * softmax_rows.inc.h: what the softmax kernels share: blocks of rows as fp32 in L1.
  *
- * Every row is cut into chunks of CHUNK elements, whatever the number of workers, and sums of chunks are added in their
- * order in double. So bits depend on the row alone, and a row may be summed by one worker or by many. A chunk passes
- * through a buffer in L1, where its elements are unit-stride fp32 and padded to whole vectors: types and strides are dealt
- * with by load and store only, at the price of a little L1 traffic.
+ * A row of more than CHUNK elements is cut into chunks, whatever the number of workers, and sums of chunks are added in
+ * their order in double. So bits depend on the row alone, and a row may be summed by one worker or by many. Shorter rows
+ * are taken several at a time, up to one a lane: their latencies overlap, and their maxima and sums are reduced together.
+ * A block, which is one chunk or some short rows, passes through a buffer in L1, where its elements are unit-stride fp32
+ * and each row is padded to whole vectors: types and strides are dealt with by load and store only, at the price of a
+ * little L1 traffic.
  *
  * Included in kernels_<isa>.c after simd_<isa>.h, by the softmax_*.inc.h that come first.
  */
@@ -17,8 +19,7 @@
 #include "rows.inc.h"
 
 enum {
-    SOFTMAX_CHUNK = 4096,
-    SOFTMAX_UNROLL = 4,
+    SOFTMAX_CHUNK = 2048,       /* the buffer, the stage of the results and what is fetched ahead share L1 */
     SOFTMAX_ROWS_PER_WORKER = 4 /* with fewer rows than this, long rows are cut among the workers */
 };
 
@@ -26,79 +27,191 @@ typedef struct softmax_buffer {
     _Alignas(64) float element[SOFTMAX_CHUNK + VF_LANES];
 } softmax_buffer;
 
-/* Elements of one chunk side by side in their own type, for strided rows. */
+/* Elements of one row or chunk side by side in their own type, for strided rows. */
 typedef struct softmax_gather {
     _Alignas(64) uint32_t raw[SOFTMAX_CHUNK];
 } softmax_gather;
 
-/* Elements [first, first + count) of row `row` of one of the tensors. */
-typedef struct softmax_span {
-    char *data;
-    int64_t stride;
-    int32_t type;
-    int32_t count; /* <= SOFTMAX_CHUNK */
-} softmax_span;
+/* `count` elements of each of `rows` rows of one of the tensors, `step` bytes from row to row. */
+typedef struct softmax_block {
+    char *at;
+    int64_t step, stride;
+    int32_t type, rows, count;
+    int32_t pitch; /* of a row in the buffer: count, rounded up to whole vectors */
+} softmax_block;
 
 static inline int64_t softmax_chunks(const kiln_softmax_problem *p)
 {
     return p->n > SOFTMAX_CHUNK ? (p->n + SOFTMAX_CHUNK - 1) / SOFTMAX_CHUNK : 1;
 }
 
-static inline softmax_span softmax_span_of(const kiln_softmax_problem *p, const kiln_rows *rows, int64_t row,
-                                           int64_t chunk)
+static inline int32_t softmax_pitch(int32_t count)
 {
-    int64_t first = chunk * SOFTMAX_CHUNK, rest = p->n - first;
-    softmax_span span = {.stride = p->n > 1 ? rows->stride : 1, .type = rows->type};
-    span.count = (int32_t)(rest < SOFTMAX_CHUNK ? rest : SOFTMAX_CHUNK);
-    span.data = rows->data + (kiln_rows_offset(p, rows, row) + first * span.stride) * kiln_type_size(rows->type);
-    return span;
+    return (count + VF_LANES - 1) / VF_LANES * VF_LANES;
 }
 
-/* Unit stride: buffer = x·scale, padded to whole vectors with -inf. Returns the maximum, which leaves NaN out. */
-VF_INLINE float softmax_load_type(const char *x, int32_t type, int count, float scale, float *buffer)
+/* The most rows of a block. */
+static inline int32_t softmax_group(const kiln_softmax_problem *p)
+{
+    int32_t fit = p->n >= SOFTMAX_CHUNK ? 1 : SOFTMAX_CHUNK / (softmax_pitch((int32_t)p->n) + (p->n == 0));
+    return fit < VF_LANES ? fit : VF_LANES;
+}
+
+/* Rows of the block that begins at `row`: up to `group`, evenly spaced in every tensor, and not beyond `end`. */
+static inline int32_t softmax_block_rows(const kiln_softmax_problem *p, int32_t group, int64_t row, int64_t end)
+{
+    int64_t rows = end - row;
+    if (p->outer_rank > 1) {
+        int64_t inner = p->outer_size[p->outer_rank - 1], left = inner - row % inner;
+        rows = rows < left ? rows : left;
+    }
+    return rows < group ? (int32_t)rows : group;
+}
+
+static inline int64_t softmax_row_step(const kiln_softmax_problem *p, const kiln_rows *tensor)
+{
+    return p->outer_rank > 0 ? tensor->outer_stride[p->outer_rank - 1] : 0;
+}
+
+/* Chunk `chunk` of rows [row, row + rows); several rows only where rows have one chunk. Blocks are filled in place and
+ * passed by address: a copy would wait until all stores before it have left the core. */
+static inline void softmax_block_set(softmax_block *b, const kiln_softmax_problem *p, const kiln_rows *tensor,
+                                     int64_t row, int32_t rows, int64_t chunk)
+{
+    int64_t first = chunk * SOFTMAX_CHUNK, rest = p->n - first, size = kiln_type_size(tensor->type);
+    b->stride = p->n > 1 ? tensor->stride : 1;
+    b->at = tensor->data + (kiln_rows_offset(p, tensor, row) + first * b->stride) * size;
+    b->step = softmax_row_step(p, tensor) * size;
+    b->type = tensor->type;
+    b->rows = rows;
+    b->count = (int32_t)(rest < SOFTMAX_CHUNK ? rest : SOFTMAX_CHUNK);
+    b->pitch = softmax_pitch(b->count);
+}
+
+/* Two vectors of a row: in their order, or (`paired`, bf16 only) the elements at even places and those at odd ones, which
+ * takes half the work. Whoever writes the row puts them back. */
+VF_INLINE void softmax_load_two(const char *x, int32_t type, bool paired, vf *s)
+{
+    if (paired) {
+        vf_load_pairs(x, &s[0], &s[1]);
+    } else {
+        s[0] = vf_load_type(x, type);
+        s[1] = vf_load_type(x + VF_LANES * (type == KILN_FLOAT32 ? 4 : 2), type);
+    }
+}
+
+/* Unit stride: buffer = x·scale, padded to whole vectors with `padding`. Returns the maximum of each lane, without NaN. */
+VF_INLINE vf softmax_load_row(const char *x, int32_t type, bool paired, int count, bool scaled, vf scale, vf padding,
+                              float *buffer)
 {
     const int size = type == KILN_FLOAT32 ? 4 : 2;
-    const vf factor = vf_set1(scale), lowest = vf_set1(-INFINITY);
-    vf top[SOFTMAX_UNROLL];
+    vf top[4], s[4];
     int j = 0;
 #pragma GCC unroll 4
-    for (int u = 0; u < SOFTMAX_UNROLL; u++)
-        top[u] = lowest;
-    for (; j + SOFTMAX_UNROLL * VF_LANES <= count; j += SOFTMAX_UNROLL * VF_LANES) {
+    for (int u = 0; u < 4; u++)
+        top[u] = vf_set1(-INFINITY);
+    for (; j + 4 * VF_LANES <= count; j += 4 * VF_LANES) {
+        softmax_load_two(x + j * size, type, paired, s);
+        softmax_load_two(x + (j + 2 * VF_LANES) * size, type, paired, s + 2);
 #pragma GCC unroll 4
-        for (int u = 0; u < SOFTMAX_UNROLL; u++) {
-            vf s = vf_mul(vf_load_type(x + (j + u * VF_LANES) * size, type), factor);
-            vf_store(buffer + j + u * VF_LANES, s);
-            top[u] = vf_max(s, top[u]);
+        for (int u = 0; u < 4; u++) {
+            s[u] = scaled ? vf_mul(s[u], scale) : s[u];
+            vf_store(buffer + j + u * VF_LANES, s[u]);
+            top[u] = vf_max(s[u], top[u]);
         }
     }
-    for (; j + VF_LANES <= count; j += VF_LANES) {
-        vf s = vf_mul(vf_load_type(x + j * size, type), factor);
-        vf_store(buffer + j, s);
-        top[0] = vf_max(s, top[0]);
+    if (j + 2 * VF_LANES <= count) {
+        softmax_load_two(x + j * size, type, paired, s);
+#pragma GCC unroll 2
+        for (int u = 0; u < 2; u++) {
+            s[u] = scaled ? vf_mul(s[u], scale) : s[u];
+            vf_store(buffer + j + u * VF_LANES, s[u]);
+            top[u] = vf_max(s[u], top[u]);
+        }
+        j += 2 * VF_LANES;
+    }
+    if (j + VF_LANES <= count) {
+        s[2] = vf_load_type(x + j * size, type);
+        s[2] = scaled ? vf_mul(s[2], scale) : s[2];
+        vf_store(buffer + j, s[2]);
+        top[2] = vf_max(s[2], top[2]);
+        j += VF_LANES;
     }
     if (j < count) {
-        vf s = vf_mul(vf_load_type_tail(x + j * size, type, count - j), factor);
-        s = vf_select(vm_first(count - j), s, lowest);
-        vf_store(buffer + j, s);
-        top[0] = vf_max(s, top[0]);
+        s[3] = vf_load_type_tail(x + j * size, type, count - j);
+        s[3] = scaled ? vf_mul(s[3], scale) : s[3];
+        s[3] = vf_select(vm_first(count - j), s[3], padding);
+        vf_store(buffer + j, s[3]);
+        top[3] = vf_max(s[3], top[3]);
     }
-    return vf_hmax(vf_max(vf_max(top[0], top[1]), vf_max(top[2], top[3])));
+    return vf_max(vf_max(top[0], top[1]), vf_max(top[2], top[3]));
 }
 
-/* Any stride and type. */
-static float softmax_load(softmax_span x, float scale, softmax_buffer *buffer)
+VF_INLINE void softmax_load_rows(const softmax_block *x, int32_t type, bool paired, bool scaled, float scale,
+                                 float padding, float *buffer, vf *top)
 {
     softmax_gather gather;
-    if (x.stride != 1) {
-        rows_gather(gather.raw, x.data, x.type, x.stride, x.count);
-        x.data = (char *)gather.raw;
+    const char *at = x->at;
+    for (int i = 0; i < x->rows; i++, at += x->step) {
+        const char *from = at;
+        if (x->stride != 1) {
+            rows_gather(gather.raw, from, type, x->stride, x->count);
+            from = (const char *)gather.raw;
+        }
+        top[i] = softmax_load_row(from, type, paired, x->count, scaled, vf_set1(scale), vf_set1(padding),
+                                  buffer + (int64_t)i * x->pitch);
     }
-    switch (x.type) {
-    case KILN_FLOAT32: return softmax_load_type(x.data, KILN_FLOAT32, x.count, scale, buffer->element);
-    case KILN_FLOAT16: return softmax_load_type(x.data, KILN_FLOAT16, x.count, scale, buffer->element);
-    default: return softmax_load_type(x.data, KILN_BFLOAT16, x.count, scale, buffer->element);
+}
+
+VF_INLINE void softmax_load_type(const softmax_block *x, int32_t type, bool paired, float scale, float padding,
+                                 float *buffer, vf *top)
+{
+    if (scale == 1)
+        softmax_load_rows(x, type, paired, false, scale, padding, buffer, top);
+    else
+        softmax_load_rows(x, type, paired, true, scale, padding, buffer, top);
+}
+
+/* Any stride and type; lane by lane, top[i] = the maximum of row i. `paired`: see softmax_load_two(). */
+static void softmax_load(const softmax_block *x, bool paired, float scale, float padding, float *buffer, vf *top)
+{
+    switch (x->type) {
+    case KILN_FLOAT32: softmax_load_type(x, KILN_FLOAT32, false, scale, padding, buffer, top); break;
+    case KILN_FLOAT16: softmax_load_type(x, KILN_FLOAT16, false, scale, padding, buffer, top); break;
+    default:
+        if (paired)
+            softmax_load_type(x, KILN_BFLOAT16, true, scale, padding, buffer, top);
+        else
+            softmax_load_type(x, KILN_BFLOAT16, false, scale, padding, buffer, top);
     }
+}
+
+/* Of each row of a block of `group` from its lanes. A block with fewer rows (the last) gives them the same bits. */
+static void softmax_max_rows(vf *lane, int rows, int group, float *max)
+{
+    if (group == 1) {
+        *max = vf_hmax(*lane);
+        return;
+    }
+    for (int i = rows; i < VF_LANES; i++)
+        lane[i] = vf_zero();
+    vf_transpose(lane);
+    vf top = lane[0];
+#pragma GCC unroll 16
+    for (int i = 1; i < VF_LANES; i++)
+        top = vf_max(top, lane[i]);
+    vf_store(max, top);
+}
+
+static void softmax_sum_rows(vf *lane, int rows, int group, float *sum)
+{
+    if (group == 1) {
+        *sum = vf_hsum(*lane);
+        return;
+    }
+    for (int i = rows; i < VF_LANES; i++)
+        lane[i] = vf_zero();
+    vf_store(sum, vf_hsum_each(lane));
 }
 
 /* Are rows cut among the workers? Then the workspace holds what every chunk contributes. */

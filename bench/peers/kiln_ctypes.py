@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""kiln_ctypes.py: libkiln for the peer benchmarks, by ctypes, on PyTorch CPU tensors (no copies, any strides)."""
+"""kiln_ctypes.py: libkiln for the peer benchmarks, by ctypes, on PyTorch tensors of the CPU or a GPU (no copies, any strides)."""
 import ctypes as c
 
 
@@ -13,12 +13,20 @@ class Options(c.Structure):  # kiln_context_options up to max_threads
     _fields_ = [("struct_size", c.c_size_t), ("backend", c.c_char_p), ("device", c.c_int32), ("max_threads", c.c_int32)]
 
 
-class Forward(c.Structure):  # kiln_attention_forward_args up to num_splits
+class Forward(c.Structure):  # kiln_attention_forward_args
     _fields_ = ([("struct_size", c.c_size_t)] +
                 [(n, c.c_void_p) for n in "q k v o softmax_lse q2 k2 q_descale k_descale v_descale".split()] +
                 [("softmax_scale", c.c_float), ("softcap", c.c_float)] +
                 [(n, c.c_void_p) for n in "bias alibi_slopes sinks".split()] +
-                [("mask", c.c_int32), ("num_splits", c.c_int32)])
+                [("mask", c.c_int32), ("num_splits", c.c_int32), ("window_left", c.c_int64), ("window_right", c.c_int64),
+                 ("attn_mask", c.c_void_p)] +
+                [(n, c.c_int64) for n in "q_start q_step k_start k_step".split()] +
+                [(n, c.c_void_p) for n in "q_starts k_starts cu_seqlens_q cu_seqlens_k".split()] +
+                [("max_seqlen_q", c.c_int64), ("max_seqlen_k", c.c_int64)] +
+                [(n, c.c_void_p) for n in "seqused_q seqused_k leftpad_k block_table cache_batch_idx".split()] +
+                [("dropout_p", c.c_float), ("max_sms", c.c_int32), ("dropout_seed", c.c_uint64),
+                 ("dropout_offset", c.c_uint64), ("dropout_seed_ptr", c.c_void_p), ("dropout_offset_ptr", c.c_void_p),
+                 ("flags", c.c_uint64), ("device_status", c.c_void_p), ("algorithm", c.c_char_p)])
 
 
 class Backward(c.Structure):  # kiln_attention_backward_args up to dv
@@ -26,8 +34,9 @@ class Backward(c.Structure):  # kiln_attention_backward_args up to dv
                 ("dq", c.c_void_p), ("dk", c.c_void_p), ("dv", c.c_void_p)]
 
 
-class Softmax(c.Structure):  # kiln_softmax_forward_args up to lse
-    _fields_ = [("struct_size", c.c_size_t), ("x", c.c_void_p), ("y", c.c_void_p), ("lse", c.c_void_p)]
+class Softmax(c.Structure):  # kiln_softmax_forward_args
+    _fields_ = [("struct_size", c.c_size_t), ("x", c.c_void_p), ("y", c.c_void_p), ("lse", c.c_void_p),
+                ("scale", c.c_float), ("max_sms", c.c_int32), ("flags", c.c_uint64), ("algorithm", c.c_char_p)]
 
 
 CAUSAL_BOTTOM_RIGHT = 2
@@ -36,11 +45,13 @@ CAUSAL_BOTTOM_RIGHT = 2
 class Kiln:
     """One context. Calls are prepared once (args, workspace) and give a function to be timed."""
 
-    def __init__(self, path, threads):
+    def __init__(self, path, threads, backend="cpu"):
         self.lib = c.CDLL(path)
         self.lib.kiln_last_error.restype = c.c_char_p
         self.context = c.c_void_p()
-        options = Options(c.sizeof(Options), b"cpu", 0, threads)
+        self.stream = None  # a GPU's: the legacy default stream, which is PyTorch's
+        self.device_type = {"cpu": 1, "cuda": 2, "hip": 10}[backend]
+        options = Options(c.sizeof(Options), backend.encode(), 0, threads)
         self._check(self.lib.kiln_context_create(c.byref(self.context), c.byref(options)))
         self.keep = []
 
@@ -51,7 +62,7 @@ class Kiln:
     def tensor(self, t):
         code = {"torch.float32": (2, 32), "torch.float16": (2, 16), "torch.bfloat16": (4, 16)}[str(t.dtype)]
         dims = c.c_int64 * t.dim()
-        made = Tensor(t.data_ptr(), 1, 0, t.dim(), *code, 1, dims(*t.shape), dims(*t.stride()), 0)
+        made = Tensor(t.data_ptr(), self.device_type, 0, t.dim(), *code, 1, dims(*t.shape), dims(*t.stride()), 0)
         self.keep += [made, t]
         return c.addressof(made)
 
@@ -63,11 +74,11 @@ class Kiln:
         self._check(self.lib.kiln_malloc(self.context, size, c.byref(workspace)))
         run = getattr(self.lib, f"kiln_{name}")
         self.keep.append(args)
-        return lambda: self._check(run(self.context, c.byref(args), workspace, size, None)), why.value.decode()
+        return lambda: self._check(run(self.context, c.byref(args), workspace, size, self.stream)), why.value.decode()
 
-    def forward_args(self, q, k, v, o, lse=None, causal=False):
+    def forward_args(self, q, k, v, o, lse=None, causal=False, **fields):
         return Forward(c.sizeof(Forward), self.tensor(q), self.tensor(k), self.tensor(v), self.tensor(o),
-                       self.tensor(lse) if lse is not None else None, mask=CAUSAL_BOTTOM_RIGHT if causal else 0)
+                       self.tensor(lse) if lse is not None else None, mask=CAUSAL_BOTTOM_RIGHT if causal else 0, **fields)
 
     def forward(self, *tensors, **options):
         return self.call("attention_forward", self.forward_args(*tensors, **options))
@@ -77,5 +88,5 @@ class Kiln:
         return self.call("attention_backward", Backward(c.sizeof(Backward), c.addressof(forward_args), self.tensor(dout),
                                                         None, self.tensor(dq), self.tensor(dk), self.tensor(dv)))
 
-    def softmax(self, x, y):
-        return self.call("softmax_forward", Softmax(c.sizeof(Softmax), self.tensor(x), self.tensor(y), None))
+    def softmax(self, x, y, **fields):
+        return self.call("softmax_forward", Softmax(c.sizeof(Softmax), self.tensor(x), self.tensor(y), None, **fields))
