@@ -33,8 +33,20 @@ VF_INLINE void score_rows_block(const int rows, const int nv, const float *k, in
                                 int64_t columns, vf *max)
 {
     vf acc[TILE_ACCUMULATORS_][TILE_VECTORS];
+    int64_t c = 0;
     UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < nv; j++) acc[i][j] = vf_zero();
-    for (int64_t c = 0; c < columns; c++) {
+#ifdef VF_FMA_LANE /* the same sums, K loaded a vector at a time */
+    for (; c + VF_LANES <= columns; c += VF_LANES) {
+        vf a[TILE_ACCUMULATORS_];
+        UNROLL for (int i = 0; i < rows; i++) a[i] = vf_load(k + i * ldk + c);
+        UNROLL for (int e = 0; e < VF_LANES; e++) UNROLL for (int j = 0; j < nv; j++)
+        {
+            vf b = vf_load(q + ((c + e) * nv + j) * VF_LANES);
+            UNROLL for (int i = 0; i < rows; i++) acc[i][j] = vf_fma_lane(a[i], e, b, acc[i][j]);
+        }
+    }
+#endif
+    for (; c < columns; c++) {
         vf b[TILE_VECTORS];
         UNROLL for (int j = 0; j < nv; j++) b[j] = vf_load(q + (c * nv + j) * VF_LANES);
         UNROLL for (int i = 0; i < rows; i++)
@@ -72,8 +84,17 @@ VF_INLINE void value_rows_block(const int rows, const int nv, const float *v, in
     UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < nv; j++) acc[i][j] = vf_zero();
     for (int64_t r = 0; r < keys; r++) {
         vf b[TILE_VECTORS];
+        int i = 0;
         UNROLL for (int j = 0; j < nv; j++) b[j] = vf_load(p + (r * nv + j) * VF_LANES);
-        UNROLL for (int i = 0; i < rows; i++)
+#ifdef VF_FMA_LANE /* the same sums, V loaded a vector at a time */
+        UNROLL for (; i + VF_LANES <= rows; i += VF_LANES)
+        {
+            vf a = vf_load(v + r * ldv + i);
+            UNROLL for (int e = 0; e < VF_LANES; e++) UNROLL for (int j = 0; j < nv; j++) acc[i + e][j] =
+                vf_fma_lane(a, e, b[j], acc[i + e][j]);
+        }
+#endif
+        UNROLL for (; i < rows; i++)
         {
             vf a = vf_set1(v[r * ldv + i]);
             UNROLL for (int j = 0; j < nv; j++) acc[i][j] = vf_fma(a, b[j], acc[i][j]);

@@ -42,7 +42,7 @@ typedef struct kiln_cpu_kernel {
 
 /* The kernels of one instruction set, in order of preference per operation, the most general last. */
 typedef struct kiln_cpu_isa {
-    const char *name;                      /* "portable", "avx2", "avx512", "amx" */
+    const char *name;                      /* "portable", "neon", "avx2", "avx512", "amx" */
     const kiln_cpu_kernel *const *kernels; /* NULL-terminated */
     const struct kiln_cpu_isa *base;       /* whose kernels follow these; NULL = the list is complete */
 } kiln_cpu_isa;
@@ -58,6 +58,8 @@ extern const kiln_cpu_isa kiln_cpu_isa_portable;
 extern const kiln_cpu_isa kiln_cpu_isa_avx2;
 extern const kiln_cpu_isa kiln_cpu_isa_avx512;
 extern const kiln_cpu_isa kiln_cpu_isa_amx;
+#elif defined(__aarch64__)
+extern const kiln_cpu_isa kiln_cpu_isa_neon;
 #endif
 
 /* isa.c: the best instruction set that processor and operating system offer, capped by KILN_CPU_ISA if that is set.
@@ -87,7 +89,7 @@ static inline int64_t kiln_cpu_next(kiln_cpu_queue *queue)
 const kiln_cpu_kernel *kiln_cpu_select(const kiln_cpu *cpu, const kiln_problem *problem, bool *unknown, char *why,
                                        size_t cap);
 
-/* select.c: how many workers the call may use: min(threads, max_sms), where max_sms 0 is no limit. */
+/* select.c: how many workers the call may use: min(threads, max_sms), where max_sms 0 is no limit; 1 for a tiny one. */
 int32_t kiln_cpu_workers(const kiln_cpu *cpu, const kiln_problem *problem);
 
 /* backend_cpu.c: the vtable, for the registry's built-in table. */

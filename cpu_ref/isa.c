@@ -3,19 +3,20 @@
  * isa.c: which instruction set to use. From CPUID, XCR0 (the operating system must save the registers) and the environment
  * variable KILN_CPU_ISA, never from a timing: equal machines give equal bits.
  *
- * KILN_CPU_ISA=portable|avx2|avx512|amx caps the choice, so that tests reach every path on one machine. A level above what
- * the machine has is no error: the best below it is taken. Reads nothing but registers and the environment; any thread, any
- * time. Only where AMX is chosen, Linux is asked once for the process's permission to use tile data: it is off by default,
- * since the registers make signal frames 8 KiB larger, and is refused where a thread's alternate signal stack is too small
- * for that. Then the level is AVX-512.
+ * KILN_CPU_ISA=portable|neon|avx2|avx512|amx caps the choice, so that tests reach every path on one machine. A level above
+ * what the machine has is no error: the best below it is taken. The levels of all processors stand in one order: neon is
+ * portable on x86-64, and avx2 caps nothing on AArch64, whose every processor has Advanced SIMD. Reads nothing but registers
+ * and the environment; any thread, any time. Only where AMX is chosen, Linux is asked once for the process's permission to
+ * use tile data: it is off by default, since the registers make signal frames 8 KiB larger, and is refused where a thread's
+ * alternate signal stack is too small for that. Then the level is AVX-512.
  */
 #include "cpu.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum level { PORTABLE, AVX2, AVX512, AMX };
-static const char *const level_name[] = {"portable", "avx2", "avx512", "amx"};
+enum level { PORTABLE, NEON, AVX2, AVX512, AMX };
+static const char *const level_name[] = {"portable", "neon", "avx2", "avx512", "amx"};
 
 #if defined(__x86_64__)
 
@@ -81,6 +82,18 @@ static const kiln_cpu_isa *isa_of(enum level level)
     }
 }
 
+#elif defined(__aarch64__)
+
+static enum level machine_level(void)
+{
+    return NEON;
+}
+
+static const kiln_cpu_isa *isa_of(enum level level)
+{
+    return level == NEON ? &kiln_cpu_isa_neon : &kiln_cpu_isa_portable;
+}
+
 #else
 
 static enum level machine_level(void)
@@ -106,6 +119,6 @@ const kiln_cpu_isa *kiln_cpu_choose_isa(const kiln_open_options *options)
         if (strcmp(cap, level_name[i]) == 0)
             return isa_of(i < (int)level ? (enum level)i : level);
     options->log(options->log_user, KILN_LOG_WARNING,
-                 "KILN_CPU_ISA is \"%s\"; it must be portable, avx2, avx512 or amx. Ignored", cap);
+                 "KILN_CPU_ISA is \"%s\"; it must be portable, neon, avx2, avx512 or amx. Ignored", cap);
     return isa_of(level);
 }
