@@ -113,7 +113,8 @@ END_TEST
 START_TEST(offsets_beyond_32_bits)
 {
     const int64_t rows = 65537, n = 65536;
-    void *y = NULL;
+    void *y = NULL, *workspace = NULL;
+    size_t bytes = 0;
     uint16_t zero = 0, last[2];
     kiln_tensor x = kiln_tensor_make(kiln_context_device(test_context()), NULL, F16, 2, (const int64_t[]){rows, n},
                                      (const int64_t[]){0, 0});
@@ -125,13 +126,16 @@ START_TEST(offsets_beyond_32_bits)
     ck_assert_int_eq(kiln_copy(test_context(), x.data, &zero, 2, NULL), KILN_OK);
     out.data = y;
     kiln_softmax_forward_args args = {.struct_size = sizeof args, .x = &x, .y = &out};
-    TEST_REQUIRE(test_call(KILN_OP_SOFTMAX_FORWARD, test_context(), &args, NULL, 0) == KILN_OK, "%s",
+    ck_assert_int_eq(test_workspace(KILN_OP_SOFTMAX_FORWARD, test_context(), &args, &bytes), KILN_OK);
+    ck_assert_int_eq(kiln_malloc(test_context(), bytes, &workspace), KILN_OK);
+    TEST_REQUIRE(test_call(KILN_OP_SOFTMAX_FORWARD, test_context(), &args, workspace, bytes) == KILN_OK, "%s",
                  kiln_last_error());
     for (int64_t row = 0; row < rows; row += row < rows - 64 ? 63 : 1) {
         ck_assert_int_eq(kiln_copy(test_context(), &last[0], (char *)y + 2 * row * n, 2, NULL), KILN_OK);
         ck_assert_int_eq(kiln_copy(test_context(), &last[1], (char *)y + 2 * (row * n + n - 1), 2, NULL), KILN_OK);
         ck_assert(kiln_f16_to_float(last[0]) == 0x1p-16f && kiln_f16_to_float(last[1]) == 0x1p-16f);
     }
+    kiln_free(test_context(), workspace);
     kiln_free(test_context(), y);
     kiln_free(test_context(), x.data);
 }
