@@ -76,3 +76,6 @@ function(kiln_configure_static target)
         target_link_libraries(${target} INTERFACE $<INSTALL_INTERFACE:$<LINK_ONLY:${name}>>)
     endforeach()
 endfunction()
+
+# Where the build puts plug-ins (kiln_plugin() in backends/gpu): bin/kiln finds them there.
+set(KILN_PLUGIN_DIR ${PROJECT_BINARY_DIR}/${CMAKE_INSTALL_LIBDIR}/kiln)

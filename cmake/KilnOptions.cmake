@@ -15,7 +15,7 @@ if(KILN_BUILD_FUZZERS)
     endif()
     set(KILN_SANITIZE fuzzer-no-link,address,undefined)
 endif()
-foreach(feature OPENMP HWLOC CUDA HIP)
+foreach(feature OPENMP HWLOC CUDA HIP SIMT)
     set(KILN_ENABLE_${feature} AUTO CACHE STRING "AUTO, ON or OFF")
     set_property(CACHE KILN_ENABLE_${feature} PROPERTY STRINGS AUTO ON OFF)
     string(TOUPPER "${KILN_ENABLE_${feature}}" KILN_ENABLE_${feature})
@@ -24,14 +24,26 @@ foreach(feature OPENMP HWLOC CUDA HIP)
     endif()
 endforeach()
 
-# GPU backends: AUTO and OFF are the same until the code is there.
-foreach(backend CUDA HIP)
-    if(KILN_ENABLE_${backend} STREQUAL "ON")
-        string(TOLOWER ${backend} folder)
-        message(FATAL_ERROR "KILN_ENABLE_${backend}=ON, but Kiln ${PROJECT_VERSION} has no ${backend} backend yet: "
-            "backends/${folder}/README.md says what is there. Set it to AUTO or OFF; the CPU backend is always built.")
+# Plug-ins, by the toolchain that they need: FindKiln*.cmake.
+set(KilnCuda_MISSING "nvcc of a CUDA toolkit 12.4 or newer was not found")
+set(KilnSimt_MISSING "clang++ 19 or newer was not found")
+foreach(plugin Cuda Simt)
+    string(TOUPPER ${plugin} upper)
+    set(KILN_HAVE_${upper} OFF)
+    if(NOT KILN_ENABLE_${upper} STREQUAL "OFF")
+        find_package(Kiln${plugin} QUIET)
+        if(Kiln${plugin}_FOUND)
+            set(KILN_HAVE_${upper} ON)
+        elseif(KILN_ENABLE_${upper} STREQUAL "ON")
+            message(FATAL_ERROR "KILN_ENABLE_${upper}=ON, but ${Kiln${plugin}_MISSING}. Nothing else needs it: set it to "
+                "AUTO or OFF to build without.")
+        endif()
     endif()
 endforeach()
+if(KILN_ENABLE_HIP STREQUAL "ON")
+    message(FATAL_ERROR "KILN_ENABLE_HIP=ON, but Kiln ${PROJECT_VERSION} has no hip backend yet: "
+        "backends/hip/README.md says what is there. Set it to AUTO or OFF; the CPU backend is always built.")
+endif()
 
 set(KILN_HAVE_OPENMP OFF)
 if(NOT KILN_ENABLE_OPENMP STREQUAL "OFF")
@@ -62,5 +74,5 @@ if(KILN_SANITIZE MATCHES "thread" AND KILN_HAVE_OPENMP AND CMAKE_C_COMPILER_ID S
     message(WARNING "ThreadSanitizer does not see how gcc's libgomp synchronises and reports races that are none. "
         "Use the preset tsan: clang, without OpenMP.")
 endif()
-message(STATUS "kiln ${PROJECT_VERSION}: OpenMP ${KILN_HAVE_OPENMP}, hwloc ${KILN_HAVE_HWLOC}, shared ${BUILD_SHARED_LIBS}, "
-    "${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION} ${CMAKE_BUILD_TYPE}")
+message(STATUS "kiln ${PROJECT_VERSION}: OpenMP ${KILN_HAVE_OPENMP}, hwloc ${KILN_HAVE_HWLOC}, CUDA ${KILN_HAVE_CUDA}, simt ${KILN_HAVE_SIMT}, "
+    "shared ${BUILD_SHARED_LIBS}, ${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION} ${CMAKE_BUILD_TYPE}")

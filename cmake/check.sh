@@ -5,7 +5,8 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 "$root/cmake/packages.sh" build test
-"$root/cmake/build.sh" release -DKILN_BUILD_PROGRAM=ON -DKILN_BUILD_TESTS=ON
+mapfile -t gpus < <("$root/cmake/gpus.sh")
+"$root/cmake/build.sh" release -DKILN_BUILD_PROGRAM=ON -DKILN_BUILD_TESTS=ON "${gpus[@]}"
 echo "== tests"
 cd "$root"
 exec ctest --preset release "$@"

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# packages.sh build|test|ci ...: installs what is missing for building (compiler, CMake, hwloc, jansson, gnuplot), for the tests
-# (Check, C++, Python) or for .ci/run, by apt-get, as root or through sudo. Touches nothing when nothing is missing.
+# packages.sh build|test|ci|aarch64 ...: installs what is missing for building (compiler, CMake, hwloc, jansson, gnuplot), for
+# the tests (Check, C++, Python), for .ci/run, or for building and testing the preset aarch64, by apt-get, as root or through
+# sudo. Touches nothing when nothing is missing.
 # On a system without apt-get it says what to install. No GPU toolkit is needed.
 set -euo pipefail
 
@@ -34,6 +35,7 @@ for purpose in "$@"; do
         ;;
     ci)
         need clang command -v clang
+        need clang-19 command -v clang++-19
         need libomp-dev test -n "$(find /usr/lib/llvm-*/lib -name 'libomp.so' -print -quit 2>/dev/null)"
         need clang-format-14 command -v clang-format-14
         need doxygen command -v doxygen
@@ -42,8 +44,16 @@ for purpose in "$@"; do
         need git command -v git
         need python3-numpy /usr/bin/python3 -c 'import numpy'
         ;;
+    aarch64) # cross compiler, emulator, and the libraries of Debian's architecture arm64
+        need gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
+        need libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/include/stdio.h
+        need qemu-user command -v qemu-aarch64
+        need libgomp1:arm64 test -e /usr/lib/aarch64-linux-gnu/libgomp.so.1
+        need check:arm64 test -e /usr/lib/aarch64-linux-gnu/pkgconfig/check.pc
+        need libjansson-dev:arm64 test -e /usr/lib/aarch64-linux-gnu/pkgconfig/jansson.pc
+        ;;
     *)
-        echo "packages.sh: unknown purpose $purpose; it takes build, test, ci" >&2
+        echo "packages.sh: unknown purpose $purpose; it takes build, test, ci, aarch64" >&2
         exit 2
         ;;
     esac
@@ -66,6 +76,7 @@ if ((${#missing[@]})); then
     log=$(mktemp)
     trap 'rm -f "$log"' EXIT
     apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0 "$@" &>"$log"; }
+    if [[ "${missing[*]}" == *:arm64* ]]; then "${root[@]}" dpkg --add-architecture arm64; fi
     # A fresh machine has no package lists, an old one stale ones.
     if ! { apt update && apt install --no-install-recommends "${missing[@]}"; }; then
         cat "$log" >&2

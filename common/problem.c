@@ -11,8 +11,8 @@
 bool kiln_is_rung(kiln_op op, const char *algorithm)
 {
     static const char *const softmax[] = {"three_pass", "online", NULL};
-    static const char *const attention[] = {"naive", "tiled", "flash1",  "flash2", "mma",
-                                            "wgmma", "mfma",  "splitkv", NULL};
+    static const char *const attention[] = {"naive", "tiled", "tiled_unpadded", "flash1",  "flash2",
+                                            "mma",   "wgmma", "mfma",           "splitkv", NULL};
     static const char *const none[] = {NULL};
     const char *const *names = none;
     if (op == KILN_OP_SOFTMAX_FORWARD)

@@ -223,7 +223,7 @@ typedef struct kiln_device_info {
     size_t struct_size;       /**< in: sizeof(kiln_device_info); never written past it */
     const char *backend;      /**< "cpu", "cuda", ... */
     const char *name;         /**< processor or board */
-    const char *architecture; /**< "avx512", "sm_90", "gfx942", ... */
+    const char *architecture; /**< "avx512", "neon", "sm_90", "gfx942", ... */
     kiln_device device;       /**< what tensors must carry to be accepted */
     int32_t units;            /**< CPU: threads that a call may use; GPU: multiprocessors or compute units */
     int32_t numa_nodes;       /**< CPU: NUMA nodes; 0 = unknown */
@@ -562,7 +562,8 @@ typedef struct kiln_attention_forward_args {
     uint32_t *device_status; /**< device memory, one word: bits KILN_DEVICE_STATUS_* are ORed into it; NULL = not
                                            wanted. The CPU checks lengths before it starts and returns INVALID_ARGUMENT */
     const char *algorithm;   /**< "naive", "tiled", "flash1", "flash2", "splitkv", ...: a rung of the ladder by
-                                           name; NULL = auto. kiln_attention_forward_supported() says what would run */
+                                           name; NULL = auto. kiln_attention_forward_supported() says what would run.
+                                           GPUs also have "tiled_unpadded", which shows what bank conflicts cost */
     /** @} */
 } kiln_attention_forward_args;
 
@@ -590,7 +591,9 @@ KILN_API kiln_status kiln_attention_forward(kiln_context *context, const kiln_at
  * used; flags of both structs are ORed. lse is fp32: where the scores of a row are so large that a rounding
  * of lse is not small against 1 (beyond about 2^20: a huge finite bias, ALiBi over distant positions), p cannot be had from
  * it, and the gradients of that row are finite but meaningless. Elements of dbias that belong to no query or key of a
- * sequence (past seqused, past the last key after leftpad_k) are not written.
+ * sequence (past seqused, past the last key after leftpad_k) are not written. `forward->block_table` and
+ * `forward->cache_batch_idx` are refused: two sequences may share an entry of a cache, whose gradients would be the sum of
+ * theirs.
  */
 typedef struct kiln_attention_backward_args {
     size_t struct_size;                         /**< sizeof this struct */

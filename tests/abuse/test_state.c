@@ -73,6 +73,19 @@ static unsigned control(void)
 {
     return _mm_getcsr();
 }
+#elif defined(__aarch64__)
+static void flushing(void)
+{
+    uint64_t fpcr;
+    __asm__ __volatile__("mrs %0, fpcr" : "=r"(fpcr));
+    __asm__ __volatile__("msr fpcr, %0" : : "r"(fpcr | 1u << 24 | 1u << 25)); /* FZ and DN */
+}
+static unsigned control(void)
+{
+    uint64_t fpcr, fpsr;
+    __asm__ __volatile__("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(fpcr), "=r"(fpsr));
+    return (unsigned)fpcr << 5 ^ (unsigned)fpsr;
+}
 #else
 static void flushing(void)
 {

@@ -159,8 +159,11 @@ static bool plain(const attention_case *c)
 /* One test per case and algorithm. */
 START_TEST(table)
 {
-    const attention_case *c = &cases[_i % CASES];
-    (void)test_attention_ran(test_attention_new(c), test_attention_algorithms[_i / CASES]);
+    test_attention *a = test_attention_new(&cases[_i % CASES]);
+    /* Slow backends: what is not small on every second rung, in turn; each feature has neighbours in the table. */
+    if ((_i % CASES + _i / CASES) % 2 && test_left_out(4 * test_attention_cost(a)))
+        return;
+    (void)test_attention_ran(a, test_attention_algorithms[_i / CASES]);
 }
 END_TEST
 
@@ -198,6 +201,8 @@ START_TEST(sweep_seqlen_k)
     const char *algorithm = test_attention_algorithms[_i % TEST_ATTENTION_ALGORITHMS];
     int32_t type = types[_i / TEST_ATTENTION_ALGORITHMS];
     for (int64_t sk = 1; sk <= 260; sk++) {
+        if (test_is_slow_backend() && sk > 33 && (sk + 1) % 64 > 2) /* there: around the edges of tiles */
+            continue;
         test_attention *a = test_attention_new(
             &(attention_case){SHAPE(1, 2, 1, 1 + sk % 3, sk, 1 + sk % 20), .type = type, .values = VALUES_ZERO});
         test_fill(a->v, 1);
@@ -219,6 +224,8 @@ START_TEST(sweep_head_size)
     static const int64_t large[] = {264, 320, 512, 576};
     for (int64_t n = 1; n <= 260; n++) {
         int64_t d = n <= 256 ? n : large[n - 257];
+        if (test_is_slow_backend() && n <= 256 && (n + 1) % 8 > 2) /* there: around the edges of vectors */
+            continue;
         test_attention *a = test_attention_new(&(attention_case){SHAPE(1, 1, 1, 1, 2, d), .scale = 1});
         test_fill(a->q, 0);
         test_fill(a->k, 0);
@@ -253,14 +260,19 @@ static void needle(const char *algorithm, int32_t type, int64_t sk, int64_t at, 
     test_put(a->k, at * 8 + 5, score);
     for (int64_t j = 0; j < 8; j++)
         test_put(a->v, at * 8 + j, 64 + (double)j);
-    if (!test_attention_ran(a, algorithm))
+    char why[512] = "";
+    if (test_attention_run(a, test_context(), algorithm, why, sizeof why) != KILN_OK)
         return;
+    /* The largest weight of a row is 1 and so exact, unless a rung's reference lags behind the maximum: then it is rounded as
+     * the others are. */
+    const double rounding = strncmp(why, "mma", 3) == 0 ? a->numerics.p_unit : 0;
     test_label("needle %s: key %lld of %lld, score %g", test_algorithm_name(algorithm), (long long)at, (long long)sk,
                score);
     double rest = (double)(sk - 1) * exp(-score), weight = 1 / (1 + rest);
     for (int64_t j = 0; j < 8; j++) {
         double want = weight * (64 + (double)j), got = test_result(a->o, j);
-        TEST_REQUIRE(fabs(got - want) <= 3e-5 * want, "o[%lld] is %.9g, right is %.9g", (long long)j, got, want);
+        TEST_REQUIRE(fabs(got - want) <= (3e-5 + rounding) * want, "o[%lld] is %.9g, right is %.9g", (long long)j, got,
+                     want);
     }
     double lse = score + log1p(rest);
     TEST_REQUIRE(fabs(test_result(a->lse, 0) - lse) <= 2e-5, "lse is %.9g, right is %.9g", test_result(a->lse, 0), lse);
@@ -271,7 +283,7 @@ START_TEST(needles)
 {
     static const int32_t types[3] = {F32, F16, B16};
     const char *algorithm = test_attention_algorithms[_i];
-    const int64_t many = 131072;
+    const int64_t many = test_smaller(131072, 8192);
     for (int t = 0; t < 3; t++) {
         static const double scores[] = {0, 4, 12};
         int64_t places[] = {0, 1, many / 3, many - 1};
@@ -308,13 +320,19 @@ START_TEST(equal_bits)
     };
     char why[512];
     const char *algorithm = test_attention_algorithms[_i % TEST_ATTENTION_ALGORITHMS];
-    const attention_case *shape = &shapes[_i / TEST_ATTENTION_ALGORITHMS];
+    attention_case shape = shapes[_i / TEST_ATTENTION_ALGORITHMS];
     size_t bytes = 0, again = 0;
-    test_attention *a = test_attention_new(shape);
+    shape.batch = test_smaller(shape.batch, 2);
+    shape.heads = test_smaller(shape.heads, 2);
+    shape.heads_k = test_smaller(shape.heads_k, shape.heads);
+    shape.seqlen_q = test_smaller(shape.seqlen_q, 9);
+    shape.seqlen_k = test_smaller(shape.seqlen_k, 300);
+    test_attention *a = test_attention_new(&shape);
     if (!test_attention_ran(a, algorithm))
         return;
     unsigned char *first = bits_of(a, &bytes);
-    for (int32_t run = 0; run <= 9; run++) {
+    const int32_t step = test_is_slow_backend() ? 9 : 1; /* emulated devices have no threads */
+    for (int32_t run = 0; run <= 9; run += step) {
         kiln_context *context = run == 0 ? test_context() : test_context_threads(run == 9 ? 3 : run);
         a->args.max_sms = run == 9 ? 2 : 0;
         ck_assert_int_eq(test_attention_run(a, context, algorithm, why, sizeof why), KILN_OK);
@@ -340,31 +358,33 @@ static double *keep_results(const test_tensor *t)
 /* BATCH_INVARIANT: sequence 0's rows have the same bits alone, with mates, and when only some of its queries are asked. */
 START_TEST(batch_invariant)
 {
-    enum { HEADS = 4, ALL = 70, D = 64 };
+    enum { HEADS = 4, D = 64 };
+    const int64_t all = test_smaller(70, 18);
     const char *algorithm = test_attention_algorithms[_i];
-    const attention_case full = {SHAPE(3, HEADS, 2, ALL, 1000, D), .type = B16, .o_type = F32,
-                                 .mask = KILN_MASK_CAUSAL_BOTTOM_RIGHT, .flags = KILN_FLAG_BATCH_INVARIANT};
+    const attention_case full = {SHAPE(test_smaller(3, 2), HEADS, 2, all, test_smaller(1000, 70), D), .type = B16,
+                                 .o_type = F32, .mask = KILN_MASK_CAUSAL_BOTTOM_RIGHT,
+                                 .flags = KILN_FLAG_BATCH_INVARIANT};
     test_attention *a = test_attention_new(&full);
     if (!test_attention_ran(a, algorithm))
         return;
     const double *o = keep_results(a->o), *lse = keep_results(a->lse);
-    static const int64_t counts[] = {ALL, 1, 2, 5, 12, 33};
+    static const int64_t counts[] = {70, 1, 2, 5, 12, 33};
     for (int n = 0; n < 6; n++) { /* the last counts[n] queries of sequence 0 */
-        int64_t rows = counts[n];
+        int64_t rows = counts[n] < all ? counts[n] : all;
         attention_case part = full;
         part.batch = 1;
         part.seqlen_q = rows;
         test_attention *b = test_attention_new(&part);
         for (int64_t r = 0; r < HEADS * rows; r++)
             for (int64_t j = 0; j < D; j++)
-                test_put(b->q, r * D + j, test_get(a->q, (r / rows * ALL + ALL - rows + r % rows) * D + j));
+                test_put(b->q, r * D + j, test_get(a->q, (r / rows * all + all - rows + r % rows) * D + j));
         for (int64_t i = 0; i < b->k->count; i++) {
             test_put(b->k, i, test_get(a->k, i));
             test_put(b->v, i, test_get(a->v, i));
         }
         ck_assert(test_attention_ran(b, algorithm));
         for (int64_t r = 0; r < HEADS * rows; r++) {
-            int64_t whole = r / rows * ALL + ALL - rows + r % rows;
+            int64_t whole = r / rows * all + all - rows + r % rows;
             bool equal = test_result(b->lse, r) == lse[whole];
             for (int64_t j = 0; j < D; j++)
                 equal = equal && test_result(b->o, r * D + j) == o[whole * D + j];
@@ -439,8 +459,8 @@ START_TEST(every_argument)
 {
     const char *algorithm = test_attention_algorithms[_i % TEST_ATTENTION_ALGORITHMS];
     const change *one = &changes[_i / TEST_ATTENTION_ALGORITHMS];
-    attention_case base = {SHAPE(2, 4, 2, 24, 40, 16), .mask = KILN_MASK_WINDOW_TOP_LEFT, .window_left = 12,
-                           .window_right = 6};
+    attention_case base = {SHAPE(2, test_smaller(4, 2), 2, 24, 40, 16), .mask = KILN_MASK_WINDOW_TOP_LEFT,
+                           .window_left = 12, .window_right = 6};
     attention_case changed = base;
     one->apply(&changed);
     if (changed.mask < KILN_MASK_WINDOW_TOP_LEFT)

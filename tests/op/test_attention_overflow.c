@@ -66,12 +66,22 @@ static const attention_case cases[] = {
 /* clang-format on */
 enum { CASES = sizeof cases / sizeof *cases, TYPES = 4 };
 
+/* Slow backends take every third of (case, type, rung), so that each case meets each rung with some type. */
+static bool left_out(int test)
+{
+    const int case_and_type = test / TEST_ATTENTION_ALGORITHMS % CASES + test / TEST_ATTENTION_ALGORITHMS / CASES;
+    return (case_and_type + test % TEST_ATTENTION_ALGORITHMS) % 3 != 0 && test_left_out(INFINITY);
+}
+
 /* Type, and fp32 output of bf16. */
 static attention_case typed(const attention_case *c, int type)
 {
     static const int32_t types[TYPES] = {KILN_FLOAT32, KILN_BFLOAT16, KILN_BFLOAT16, KILN_FLOAT16};
     attention_case one = *c;
     one.type = types[type];
+    one.seqlen_q = test_smaller(one.seqlen_q, 17);
+    one.seqlen_k = test_smaller(one.seqlen_k, 150);
+    one.mask_len = one.mask_len < one.seqlen_k ? one.mask_len : one.seqlen_k;
     one.o_type = type == 2 ? KILN_FLOAT32 : 0;
     return one;
 }
@@ -82,6 +92,8 @@ START_TEST(means)
     const char *algorithm = test_attention_algorithms[_i % TEST_ATTENTION_ALGORITHMS];
     const attention_case c =
         typed(&cases[_i / TEST_ATTENTION_ALGORITHMS % CASES], _i / TEST_ATTENTION_ALGORITHMS / CASES);
+    if (left_out(_i))
+        return;
     test_attention *a = test_attention_new(&c);
     fill_values(a, COLUMN_INFINITE);
     if (!test_attention_ran(a, algorithm))
@@ -99,6 +111,8 @@ START_TEST(classes)
     const int type = _i / TEST_ATTENTION_ALGORITHMS / CASES;
     attention_case c = typed(&cases[_i / TEST_ATTENTION_ALGORITHMS % CASES], type % TYPES);
     c.dropout_p = type < TYPES ? 0 : 0.3f;
+    if (left_out(_i))
+        return;
     test_attention *a = test_attention_new(&c);
     fill_values(a, COLUMNS);
     (void)test_attention_ran(a, algorithm);
@@ -108,17 +122,19 @@ END_TEST
 /* Only the last row sees a second huge key, and overflows. The others have the bits that they have without it. */
 START_TEST(neighbours)
 {
-    enum { HEADS = 2, ROWS = 70, KEYS = 500, D = 24 };
+    enum { HEADS = 2, D = 24 };
+    const int64_t rows = test_smaller(70, 17), keys = test_smaller(500, 150);
     const char *algorithm = test_attention_algorithms[_i % TEST_ATTENTION_ALGORITHMS];
-    const attention_case plain = {SHAPE(1, HEADS, 1, ROWS, KEYS, D), CAUSAL, .scale = 0.01f};
+    const attention_case plain = {SHAPE(1, HEADS, 1, rows, keys, D), CAUSAL, .scale = 0.01f};
     const attention_case c = typed(&plain, _i / TEST_ATTENTION_ALGORITHMS);
-    double *o = test_alloc((size_t)HEADS * ROWS * D * sizeof *o), *lse = test_alloc((size_t)HEADS * ROWS * sizeof *lse);
+    double *o = test_alloc((size_t)(HEADS * rows * D) * sizeof *o),
+           *lse = test_alloc((size_t)(HEADS * rows) * sizeof *lse);
     for (int huge = 0; huge < 2; huge++) {
         test_attention *a = test_attention_new(&c);
         for (int64_t j = 0; j < D; j++) {
-            test_put(a->v, (KEYS - 2) * D + j, largest(c.type));
+            test_put(a->v, (keys - 2) * D + j, largest(c.type));
             if (huge)
-                test_put(a->v, (KEYS - 1) * D + j, largest(c.type));
+                test_put(a->v, (keys - 1) * D + j, largest(c.type));
         }
         if (!test_attention_ran(a, algorithm))
             return;
@@ -129,7 +145,7 @@ START_TEST(neighbours)
                 equal = equal && o[j] == test_result(a->o, j);
                 o[j] = test_result(a->o, j);
             }
-            TEST_REQUIRE(equal || !huge || i % ROWS == ROWS - 1, "%s: row %lld has other bits when another overflows",
+            TEST_REQUIRE(equal || !huge || i % rows == rows - 1, "%s: row %lld has other bits when another overflows",
                          test_algorithm_name(algorithm), (long long)i);
         }
     }

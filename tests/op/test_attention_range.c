@@ -47,7 +47,9 @@ static void fill(test_tensor *t, range_data data, int part)
 
 static test_attention *build(range_data data, int variant)
 {
-    attention_case c = {.batch = 1, .heads = 2, .heads_k = 1, .seqlen_q = 70, .seqlen_k = 300, .d = 64, .d_v = 64};
+    attention_case c = {.batch = 1, .heads = 2, .heads_k = 1, .d = 64, .d_v = 64};
+    c.seqlen_q = test_smaller(70, 20);
+    c.seqlen_k = test_smaller(300, 150);
     c.type = KILN_BFLOAT16;
     c.o_type = variant & 1 ? KILN_FLOAT32 : 0;
     c.mask = variant & 2 ? KILN_MASK_CAUSAL_BOTTOM_RIGHT : KILN_MASK_NONE;
@@ -76,16 +78,17 @@ static const double *kept(const test_tensor *t)
     return x;
 }
 
-/* Rows that do not see keys FIRST ... have the same bits when those hold anything at all. */
+/* Rows that do not see the keys from `first` on have the same bits when those hold anything at all. */
 START_TEST(hidden_leave_no_trace)
 {
-    enum { FIRST = 150, ROWS = 200, KEYS = 300, D = 64 };
+    enum { D = 64 };
+    const int64_t first = test_smaller(150, 40), rows = test_smaller(200, 50), keys = test_smaller(300, 70);
     const char *algorithm = test_attention_algorithms[_i];
     const attention_case c = {.batch = 1,
                               .heads = 2,
                               .heads_k = 1,
-                              .seqlen_q = ROWS,
-                              .seqlen_k = KEYS,
+                              .seqlen_q = rows,
+                              .seqlen_k = keys,
                               .d = D,
                               .d_v = D,
                               .type = KILN_BFLOAT16,
@@ -98,13 +101,13 @@ START_TEST(hidden_leave_no_trace)
     const double *o = kept(a->o), *lse = kept(a->lse);
     test_attention *b = test_attention_new(&c);
     for (int64_t i = 0; i < b->k->count; i++) {
-        const bool hidden = i / D % KEYS >= FIRST;
+        const bool hidden = i / D % keys >= first;
         test_put(b->k, i, hidden ? wild[test_integer(8)] : test_get(a->k, i));
         test_put(b->v, i, hidden ? wild[test_integer(8)] : test_get(a->v, i));
     }
     ck_assert(test_attention_ran(b, algorithm));
     for (int64_t i = 0; i < a->lse->count; i++) {
-        if (i % ROWS >= FIRST)
+        if (i % rows >= first)
             continue;
         bool equal = lse[i] == test_result(b->lse, i);
         for (int64_t j = 0; j < D; j++)
@@ -121,8 +124,8 @@ START_TEST(all_scores_lowest)
     const attention_case c = {.batch = 1,
                               .heads = 2,
                               .heads_k = 1,
-                              .seqlen_q = _i % 2 ? 70 : 1,
-                              .seqlen_k = 500,
+                              .seqlen_q = _i % 2 ? test_smaller(70, 33) : 1,
+                              .seqlen_k = test_smaller(500, 100),
                               .d = 64,
                               .d_v = 64,
                               .type = _i % 4 < 2 ? KILN_FLOAT32 : KILN_BFLOAT16,

@@ -92,6 +92,11 @@ typedef struct bad_attention {
     const char *words[MAX_WORDS];
 } bad_attention;
 
+typedef struct bad_contents {
+    bad_attention row;
+    uint32_t bits; /* what *device_status says of lengths that the host cannot read; 0: refused everywhere */
+} bad_contents;
+
 #define SPOIL(name, ...)                                                                                               \
     static void name(test_attention *a, kiln_attention_forward_args *g)                                                \
     {                                                                                                                  \
@@ -237,6 +242,10 @@ SPOIL(paged_v_size, edit(&g->v)->shape[2] = 15)
 
 #define INVALID     KILN_INVALID_ARGUMENT
 #define UNSUPPORTED KILN_UNSUPPORTED
+#define CU_SEQLENS  KILN_DEVICE_STATUS_CU_SEQLENS
+#define SEQUSED     KILN_DEVICE_STATUS_SEQUSED
+#define BLOCK_TABLE KILN_DEVICE_STATUS_BLOCK_TABLE
+#define CACHE_IDX   KILN_DEVICE_STATUS_CACHE_BATCH_IDX
 /* clang-format off */
 static const bad_attention attention_rows[] = {
     {"q NULL", &dense, q_null, INVALID, {"q is NULL"}}, {"k NULL", &dense, k_null, INVALID, {"k is NULL"}}, {"v NULL", &dense, v_null, INVALID, {"v is NULL"}}, {"o NULL", &dense, o_null, INVALID, {"o is NULL"}},
@@ -272,14 +281,15 @@ static const bad_attention attention_rows[] = {
     {"table rank", &paged, table_rank, INVALID, {"block_table.ndim", "1", "2"}}, {"table type", &paged, table_type, INVALID, {"block_table.dtype", "int64", "int32"}}, {"table rows", &paged, table_rows, INVALID, {"block_table.shape[0]", "2", "3"}},
     {"paged without seqused_k", &paged, paged_no_used, INVALID, {"seqused_k", "NULL", "block_table"}}, {"v pages", &paged, paged_v_pages, INVALID, {"v.shape[0]", "num_pages"}}, {"v page size", &paged, paged_v_size, INVALID, {"v.shape[2]", "15", "16"}},
 };
-/* What only the call sees: addresses, and contents of lengths. `supported` accepts these (or the backend lacks the feature). */
-static const bad_attention content_rows[] = {
-    {"misaligned", &dense, misaligned, INVALID, {"q.data", "aligned", "4"}}, {"o is q", &dense, o_is_q, INVALID, {"o and ", "q"}}, {"lse is bias", &dense, lse_is_bias, INVALID, {"softmax_lse", "bias"}}, {"data NULL", &dense, data_null, INVALID, {"v.data", "NULL"}},
-    {"seqused_q < 0", &shortened, used_q_negative, INVALID, {"seqused_q[1]", "-1", "5"}}, {"seqused_q long", &shortened, used_q_long, INVALID, {"seqused_q[1]", "6", "5"}}, {"VAR-9: seqused_k < 0", &shortened, used_k_negative, INVALID, {"seqused_k[2]", "-1", "7"}}, {"seqused_k long", &shortened, used_k_long, INVALID, {"seqused_k[0]", "8", "7"}},
-    {"leftpad < 0", &shortened, leftpad_negative, INVALID, {"leftpad_k[0]", "-1"}}, {"leftpad long", &shortened, leftpad_long, INVALID, {"leftpad_k[0]"}}, {"cache_batch_idx < 0", &shortened, cache_idx_negative, INVALID, {"cache_batch_idx[1]", "-1", "4"}}, {"cache_batch_idx past", &shortened, cache_idx_past, INVALID, {"cache_batch_idx[1]", "5", "4"}},
-    {"cu_seqlens_q[0]", &packed, cu_q_first, INVALID, {"cu_seqlens_q[0]", "-1"}}, {"cu_seqlens_q descends", &packed, cu_q_descends, INVALID, {"cu_seqlens_q[2]", "0"}}, {"cu_seqlens_k descends", &packed, cu_k_descends, INVALID, {"cu_seqlens_k[2]", "1"}}, {"cu_seqlens_q past", &packed, cu_q_past, INVALID, {"cu_seqlens_q[3]", "1000"}},
-    {"VAR-5: cu_seqlens_k past", &packed, cu_k_past, INVALID, {"cu_seqlens_k[3]", "1000"}}, {"max_seqlen_q small", &packed, max_q_small, INVALID, {"cu_seqlens_q", "5", "max_seqlen_q", "4"}}, {"max_seqlen_k small", &packed, max_k_small, INVALID, {"cu_seqlens_k", "7", "max_seqlen_k", "6"}},
-    {"seqused past an empty sequence", &packed, packed_used_long, INVALID, {"seqused_k[1]", "1", "0"}}, {"table < 0", &paged, table_negative, INVALID, {"block_table[0][0]", "-1"}}, {"table past", &paged, table_past, INVALID, {"block_table[0][0]", "10000", "11"}}, {"PAG-1: seqused_k past the table", &paged, paged_long, INVALID, {"seqused_k[0]", "65", "64"}},
+/* What only the call sees: addresses, and contents of lengths. `supported` accepts these (or the backend lacks the feature).
+ * The last row clamps to the 64 keys that the table has room for, and the last of its pages is nobody's. */
+static const bad_contents content_rows[] = {
+    {{"misaligned", &dense, misaligned, INVALID, {"q.data", "aligned", "4"}}, 0}, {{"o is q", &dense, o_is_q, INVALID, {"o and ", "q"}}, 0}, {{"lse is bias", &dense, lse_is_bias, INVALID, {"softmax_lse", "bias"}}, 0}, {{"data NULL", &dense, data_null, INVALID, {"v.data", "NULL"}}, 0},
+    {{"seqused_q < 0", &shortened, used_q_negative, INVALID, {"seqused_q[1]", "-1", "5"}}, SEQUSED}, {{"seqused_q long", &shortened, used_q_long, INVALID, {"seqused_q[1]", "6", "5"}}, SEQUSED}, {{"VAR-9: seqused_k < 0", &shortened, used_k_negative, INVALID, {"seqused_k[2]", "-1", "7"}}, SEQUSED}, {{"seqused_k long", &shortened, used_k_long, INVALID, {"seqused_k[0]", "8", "7"}}, SEQUSED},
+    {{"leftpad < 0", &shortened, leftpad_negative, INVALID, {"leftpad_k[0]", "-1"}}, SEQUSED}, {{"leftpad long", &shortened, leftpad_long, INVALID, {"leftpad_k[0]"}}, SEQUSED}, {{"cache_batch_idx < 0", &shortened, cache_idx_negative, INVALID, {"cache_batch_idx[1]", "-1", "4"}}, CACHE_IDX}, {{"cache_batch_idx past", &shortened, cache_idx_past, INVALID, {"cache_batch_idx[1]", "5", "4"}}, CACHE_IDX},
+    {{"cu_seqlens_q[0]", &packed, cu_q_first, INVALID, {"cu_seqlens_q[0]", "-1"}}, CU_SEQLENS}, {{"cu_seqlens_q descends", &packed, cu_q_descends, INVALID, {"cu_seqlens_q[2]", "0"}}, CU_SEQLENS}, {{"cu_seqlens_k descends", &packed, cu_k_descends, INVALID, {"cu_seqlens_k[2]", "1"}}, CU_SEQLENS}, {{"cu_seqlens_q past", &packed, cu_q_past, INVALID, {"cu_seqlens_q[3]", "1000"}}, CU_SEQLENS},
+    {{"VAR-5: cu_seqlens_k past", &packed, cu_k_past, INVALID, {"cu_seqlens_k[3]", "1000"}}, CU_SEQLENS}, {{"max_seqlen_q small", &packed, max_q_small, INVALID, {"cu_seqlens_q", "5", "max_seqlen_q", "4"}}, CU_SEQLENS}, {{"max_seqlen_k small", &packed, max_k_small, INVALID, {"cu_seqlens_k", "7", "max_seqlen_k", "6"}}, CU_SEQLENS},
+    {{"seqused past an empty sequence", &packed, packed_used_long, INVALID, {"seqused_k[1]", "1", "0"}}, SEQUSED}, {{"table < 0", &paged, table_negative, INVALID, {"block_table[0][0]", "-1"}}, BLOCK_TABLE}, {{"table past", &paged, table_past, INVALID, {"block_table[0][0]", "10000", "11"}}, BLOCK_TABLE}, {{"PAG-1: seqused_k past the table", &paged, paged_long, INVALID, {"seqused_k[0]", "65", "64"}}, SEQUSED | BLOCK_TABLE},
 };
 /* clang-format on */
 enum {
@@ -305,13 +315,47 @@ START_TEST(attention_metadata)
 }
 END_TEST
 
+/* Lengths that only the device reads: every rung runs, stays inside the tensors, and sets these bits and no others; only that
+ * a sequence which was cut may leave its seqused past the end. */
+static void expect_clamped(test_attention *a, const char *what, uint32_t bits)
+{
+    static const uint32_t callers = 1u << 30; /* what the word holds already stays */
+    test_tensor *word = test_tensor_new(KILN_INT32, 1, (const int64_t[]){1}, STRIDES_COMPACT, false);
+    char why[512] = "";
+    int ran = 0;
+    test_put(word, 0, callers);
+    word->output = true; /* from here on: what is an output from the start starts as NaN */
+    for (int n = 0; n < 2 * TEST_ATTENTION_ALGORITHMS; n++) {
+        const bool reported = n % 2;
+        const char *algorithm = a->args.algorithm = test_attention_algorithms[n / 2];
+        test_label("%s, algorithm %s, %s device_status", what, test_algorithm_name(algorithm),
+                   reported ? "with" : "without");
+        a->args.device_status = reported ? (uint32_t *)(void *)(word->memory + word->first) : NULL;
+        kiln_status status = test_run(KILN_OP_ATTENTION_FORWARD, test_context(), &a->args, why, sizeof why);
+        if (status != KILN_OK) {
+            TEST_REQUIRE(test_refused(status, algorithm, why), "%s: %s", kiln_status_name(status), why);
+            continue;
+        }
+        const uint32_t got = (uint32_t)test_result(word, 0), want = reported ? callers | bits : callers;
+        const uint32_t follows = want & CU_SEQLENS ? SEQUSED : 0;
+        TEST_REQUIRE((got & ~follows) == want, "*device_status is 0x%x, right is 0x%x", got, want);
+        ran++;
+    }
+    TEST_REQUIRE(ran > 0, "no rung took it, so nothing was tested");
+}
+
 START_TEST(attention_contents)
 {
-    const bad_attention *row = &content_rows[_i];
+    const bad_attention *row = &content_rows[_i].row;
+    const uint32_t bits = content_rows[_i].bits;
     char why[512] = "";
     test_attention *a = test_attention_new(row->base);
     row->spoil(a, &a->args);
     test_label("%s", row->what);
+    if (bits && !test_on_host()) {
+        expect_clamped(a, row->what, bits);
+        return;
+    }
     kiln_status status = test_supported(KILN_OP_ATTENTION_FORWARD, test_context(), &a->args, why, sizeof why);
     TEST_REQUIRE(status == KILN_OK || test_refused(status, NULL, why), "supported looks at contents: %s", why);
     expect_refusal(KILN_OP_ATTENTION_FORWARD, &a->args, row->status, row->words);
@@ -580,7 +624,7 @@ START_TEST(merge)
     expect_merge(SPOILED(edit(&o_parts[0])->tensor.ndim = 3), "o_parts[0].ndim", "4");
     expect_merge(SPOILED(set_type(&o_parts[1], KILN_BFLOAT16)), "o_parts[1].dtype", "bfloat16");
     expect_merge(SPOILED(set_type(&lse_parts[1], KILN_FLOAT16)), "lse_parts[1].dtype", "float16");
-    expect_merge(SPOILED(edit(&o_parts[1])->tensor.device.device_type = 2), "o_parts[1].device", "2");
+    expect_merge(SPOILED(edit(&o_parts[1])->tensor.device.device_type = 7), "o_parts[1].device", "7");
     expect_merge(SPOILED(edit(&g.o)->stride[3] = 0), "o.strides[3]", "0");
     expect_merge(SPOILED(set_type(&g.o, KILN_INT32)), "o.dtype", "int32");
     expect_merge(SPOILED(edit(&g.softmax_lse)->shape[1] = 1), "softmax_lse.shape[1]", "2");

@@ -413,33 +413,37 @@ static void pag_6(void)
     EXPECT_O(a, 2.82663706);
 }
 
-/* The 600 lengths are the 600 sequences of one batch. */
+/* The 600 lengths are the 600 sequences of one batch; on slow backends every 20th of them. */
 static void pag_8(void)
 {
     enum { LONGEST = 600 };
     static const int32_t splits[] = {0, 1, 2, 3, 8};
+    const int repeats = algorithm && strcmp(algorithm, "splitkv") == 0 ? 200 : 2; /* the others never cut the keys */
+    const int64_t apart = test_is_slow_backend() ? 20 : 1, batch = LONGEST / apart;
     int64_t lengths[LONGEST];
+    char why[512];
     if (type != KILN_FLOAT32) /* 0 ... 599 are not all numbers of the 16-bit types */
         return;
-    for (int64_t b = 0; b < LONGEST; b++)
-        lengths[b] = b + 1;
+    for (int64_t b = 0; b < batch; b++)
+        lengths[b] = (b + 1) * apart;
     for (int s = 0; s < 5; s++) {
-        test_attention *a = ATTENTION(.batch = LONGEST, .seqlen_q = 1, .seqlen_k = LONGEST, .values = VALUES_ZERO,
+        test_attention *a = ATTENTION(.batch = batch, .seqlen_q = 1, .seqlen_k = LONGEST, .values = VALUES_ZERO,
                                       .page_size = 16, .lengths_k = lengths, .num_splits = splits[s]);
-        for (int64_t b = 0; b < LONGEST; b++)
+        for (int64_t b = 0; b < batch; b++)
             for (int64_t j = 0; j < lengths[b]; j++)
                 test_put(a->v, paged(a, b, j), (double)j);
         RUN_OR_RETURN(a);
-        for (int64_t b = 0; b < LONGEST; b++)
-            TEST_REQUIRE(fabs(test_result(a->o, b) - (double)b / 2) <= 1e-4, "length %lld, %d splits: o is %.9g",
-                         (long long)b + 1, splits[s], test_result(a->o, b));
+        for (int64_t b = 0; b < batch; b++)
+            TEST_REQUIRE(fabs(test_result(a->o, b) - (double)(lengths[b] - 1) / 2) <= 1e-4,
+                         "length %lld, %d splits: o is %.9g", (long long)lengths[b], splits[s], test_result(a->o, b));
+        unsigned char *first = memcpy(test_alloc(a->o->bytes), a->o->got, a->o->bytes);
+        for (int repeat = 1; repeat < repeats; repeat++) {
+            ck_assert_int_eq(test_run(KILN_OP_ATTENTION_FORWARD, test_context(), &a->args, why, sizeof why), KILN_OK);
+            TEST_REQUIRE(memcmp(first, a->o->got, a->o->bytes) == 0, "%d splits, repeat %d: other bits", splits[s],
+                         repeat);
+        }
         test_release_all();
     }
-    const int64_t length = 333;
-    test_attention *a =
-        ATTENTION(.seqlen_q = 1, .seqlen_k = length, .page_size = 16, .lengths_k = &length, .num_splits = 3);
-    for (int repeat = 0; repeat < 200; repeat++)
-        RUN_OR_RETURN(a);
 }
 
 /* ------------------------------------------------------------------------------------------------ precision */
@@ -514,6 +518,8 @@ START_TEST(softmax_rows)
                      "NAN-7: y[%lld] is %.9g", (long long)i, test_result(s->out, i));
     ck_assert_double_eq_tol(test_result(s->lse, 0), 48.0000454, 4e-6);
     for (int w = 0; w < 8; w++) {
+        if (test_left_out(10 * (double)widths[w]))
+            continue;
         s = test_softmax_new(KILN_OP_SOFTMAX_FORWARD, &(softmax_case){.rank = 1, .shape = {widths[w]}});
         test_fill(s->in, 0);
         ck_assert_int_eq(test_softmax_run(s, test_context(), rung), KILN_OK);

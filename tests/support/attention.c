@@ -446,9 +446,21 @@ static void judge(const test_tensor *t, const char *name, const char *algorithm,
     }
 }
 
+double test_attention_cost(const test_attention *a)
+{
+    const attention_case *c = &a->c;
+    double blocks = (double)(c->batch * c->heads * ((c->seqlen_q + 63) / 64));
+    return (double)(c->batch * c->heads) * (double)(c->seqlen_q * c->seqlen_k) * (double)(c->d + c->d2 + c->d_v) +
+           4e4 * blocks;
+}
+
 kiln_status test_attention_run(test_attention *a, kiln_context *context, const char *algorithm, char *why, size_t cap)
 {
     kiln_numerics numerics = {0};
+    if (test_left_out((algorithm ? 1 : 4) * test_attention_cost(a))) {
+        snprintf(why, cap, "left to the real device");
+        return KILN_UNSUPPORTED;
+    }
     a->args.algorithm = algorithm;
     label_run(a, algorithm);
     kiln_status status = test_supported(KILN_OP_ATTENTION_FORWARD, context, &a->args, why, cap);

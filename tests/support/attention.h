@@ -79,9 +79,13 @@ typedef struct test_attention {
 /* Builds tensors and data, and labels the test with the description. */
 test_attention *test_attention_new(const attention_case *description);
 
+/* Multiply-adds of one run, for test_left_out(). An emulated thread block starts in the time of 4·10^4. */
+double test_attention_cost(const test_attention *attention);
+
 /*
  * Runs the algorithm and judges every element of o and lse with the oracle. Returns KILN_OK, or the status of a refusal
- * (test_refused()) with `why`. Anything else that is not right fails the test.
+ * (test_refused()) with `why`. Anything else that is not right fails the test. KILN_UNSUPPORTED too if it is left out on a
+ * slow backend; auto, which takes a rung that runs under its name as well, from a quarter of the size on.
  */
 kiln_status test_attention_run(test_attention *attention, kiln_context *context, const char *algorithm, char *why,
                                size_t cap);

@@ -11,8 +11,8 @@
 
 enum { GUARD = 64, INPUT_POISON = 0xff, OUTPUT_POISON = 0xa5, SKIPPED = 77 };
 
-const char *const test_attention_algorithms[TEST_ATTENTION_ALGORITHMS] = {"naive",  "tiled",   "flash1",
-                                                                          "flash2", "splitkv", NULL};
+const char *const test_attention_algorithms[TEST_ATTENTION_ALGORITHMS] = {"naive", "tiled",   "flash1", "flash2",
+                                                                          "mma",   "splitkv", NULL};
 const char *const test_softmax_algorithms[TEST_SOFTMAX_ALGORITHMS] = {"three_pass", "online", NULL};
 const char *const test_strides_name[STRIDES_COUNT] = {
     "compact", "seq_first", "padded", "inner_stride", "transposed", "reversed", "byte_offset", "odd_ones", "broadcast"};
@@ -30,6 +30,10 @@ static struct {
 } state;
 
 /* ------------------------------------------------------------------------------------------------ suites */
+
+/* Around 0.2 s: an emulated device does some 10^7 multiply-adds per second. */
+static const double SLOW_LIMIT = 2e6;
+static int left_out; /* of the whole suite: slow backends do not fork */
 
 void test_label(const char *format, ...)
 {
@@ -66,6 +70,23 @@ bool test_slow(void)
 {
     const char *slow = getenv("KILN_TEST_SLOW");
     return slow && strcmp(slow, "1") == 0;
+}
+
+bool test_is_slow_backend(void)
+{
+    return strncmp(test_backend_name(), "simt-", 5) == 0 && !test_slow();
+}
+
+bool test_left_out(double multiply_adds)
+{
+    bool out = test_is_slow_backend() && multiply_adds > SLOW_LIMIT;
+    left_out += out;
+    return out;
+}
+
+int64_t test_smaller(int64_t size, int64_t on_slow_backends)
+{
+    return test_is_slow_backend() && on_slow_backends < size ? on_slow_backends : size;
 }
 
 bool test_has_memory(size_t bytes)
@@ -134,6 +155,8 @@ int test_main(Suite *suite)
     }
     if (code == 0) {
         srunner_run_all(runner, CK_ENV);
+        if (left_out)
+            printf("%d cases left to the real device\n", left_out);
         code = srunner_ntests_failed(runner) != 0 || srunner_ntests_run(runner) == 0;
     }
     srunner_free(runner);
@@ -151,6 +174,11 @@ const char *test_backend_name(void)
 bool test_on_cpu(void)
 {
     return strcmp(test_backend_name(), "cpu") == 0;
+}
+
+bool test_on_host(void)
+{
+    return kiln_context_device(test_context()).device_type == KILN_DEVICE_CPU;
 }
 
 kiln_context *test_context(void)

@@ -35,6 +35,11 @@ int test_main(Suite *suite);
 /* A test case with test_release_all() after each test, added to `suite`. */
 TCase *test_tcase(Suite *suite, const char *name);
 bool test_slow(void); /* KILN_TEST_SLOW=1 */
+/* Emulated devices are a thousand times slower than a core. Suites take smaller sizes there, and what would still be more
+ * than 2·10^6 multiply-adds is left to the real device: counted, and the count printed. KILN_TEST_SLOW=1 runs all. */
+bool test_is_slow_backend(void);
+bool test_left_out(double multiply_adds);
+int64_t test_smaller(int64_t size, int64_t on_slow_backends); /* the lesser of both there, else `size` */
 /* Is that much host memory free, with a quarter to spare? If not, prints "skipped". */
 bool test_has_memory(size_t bytes);
 
@@ -51,6 +56,8 @@ _Noreturn void test_fail(const char *format, ...) __attribute__((format(printf, 
 /* ------------------------------------------------------------------------------------------------ backend */
 const char *test_backend_name(void);
 bool test_on_cpu(void);
+bool test_on_host(
+    void); /* device memory is the host's (CPU, emulated devices): lengths are read before anything runs */
 /* The context under test, opened on first use. */
 kiln_context *test_context(void);
 /* Another one, with a limit of threads; freed by test_release_all(). */
@@ -58,7 +65,7 @@ kiln_context *test_context_threads(int32_t threads);
 
 /* The rungs every attention test runs, NULL (auto) last; and those of softmax. The one place that lists them. */
 extern const char *const test_attention_algorithms[];
-enum { TEST_ATTENTION_ALGORITHMS = 6 };
+enum { TEST_ATTENTION_ALGORITHMS = 7 };
 extern const char *const test_softmax_algorithms[];
 enum { TEST_SOFTMAX_ALGORITHMS = 3 };
 const char *test_algorithm_name(const char *algorithm); /* "auto" for NULL */

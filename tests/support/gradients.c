@@ -4,6 +4,8 @@
 
 #include "../../common/context.h"
 
+#include <stdio.h>
+
 const char *const gradients_name[GRADIENTS] = {"dq", "dk", "dv", "dq2", "dk2", "dbias", "dsinks"};
 
 /* A tensor with the shape of `like`; NULL if that is absent. */
@@ -125,6 +127,10 @@ static void judge(const test_tensor *t, const char *name, const kiln_oracle_outp
 kiln_status test_gradients_run(test_gradients *g, kiln_context *context, char *why, size_t cap)
 {
     kiln_numerics numerics = {0};
+    if (test_left_out(test_attention_cost(g->forward))) {
+        snprintf(why, cap, "left to the real device");
+        return KILN_UNSUPPORTED;
+    }
     kiln_status status = test_supported(KILN_OP_ATTENTION_BACKWARD, context, &g->args, why, cap);
     if (status == KILN_OK) {
         status = kiln_internal_numerics(context, KILN_OP_ATTENTION_BACKWARD, &g->args, &numerics);

@@ -35,7 +35,8 @@ test_gradients *test_gradients_new(const gradients_case *description);
 /* Fills o and softmax_lse, and what was judged, anew: after a change of the data. */
 void test_gradients_refresh(test_gradients *gradients);
 
-/* Runs and judges every element. Returns KILN_OK, or the status of a refusal (test_refused()) with `why`. */
+/* Runs and judges every element. Returns KILN_OK, or the status of a refusal (test_refused()) with `why`;
+ * KILN_UNSUPPORTED too if it is left out on a slow backend (test_left_out()). */
 kiln_status test_gradients_run(test_gradients *gradients, kiln_context *context, char *why, size_t cap);
 
 #endif

@@ -1,0 +1,627 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// attention forward, rung `mma`, 16-bit types: flash2 with the published layout of m16n8k16 (sm_80 and newer). Against flash2:
+//   S and P stay in registers: a tile of S, rounded, is an operand of P·V as it lies, so shared memory carries Q, K and V only;
+//   rows of shared memory are permuted instead of padded, and are read by ldmatrix without conflicts;
+//   two stages of K and V: a tile has a whole step to arrive, and a step has one block barrier;
+//   the reference of a row's weights follows its maximum with a lag of up to 2^8, so O is rarely rescaled.
+//
+// A wave has ROWS = 16·MT queries; a thread has two rows of each 16, and of these four lanes share a row. Two modes as in flash2:
+// plain (aligned rows, o of q's type), and general (the rest of the contract), where what is rare goes through shared memory in
+// rolled loops. Careful passes for non-finite results as in flash2, with one stage: the other holds their notes.
+//
+// Bytes requested, N a multiple of the tiles, per head: 2·N·d·e (Q, O) + 2·N·d·e·⌈N/BR⌉ (K, V); lse 4·N.
+// FLOPs 4·N²·d + 3·N².
+#pragma once
+#include "../gpu/gpu_attention.gpu.h"
+#include "../gpu/gpu_mma.h"
+
+template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct attention_forward_mma {
+    using args = gpu_attention_args;
+    static constexpr int BC = 64, ROWS = 16 * MT, BR = WAVES * ROWS, threads = WAVES * 32, blocks = BLOCKS, tile_q = BR,
+                         tile_k = BC;
+    static constexpr int NS = BC / 8, NO = D / 8, PART = 32; // columns of the scratch
+    static constexpr bool HALF = __is_same(E, gpu_half);
+    static constexpr float LAG = 8.f;
+
+    struct stage {
+        gpu_swizzled<E, BC, D> k, v;
+    };
+    struct notebook {
+        gpu_array<uint32_t, BR, 4> seen;       // of a tile, 64 bits each: keys that weigh; keys that are visible
+        gpu_array<uint32_t, BR, D / 16> notes; // two bits per element of o: what it met. 1 Inf, 2 -Inf, 3 NaN
+    };
+    union second {
+        stage kv;
+        notebook careful;
+    };
+    struct shared {
+        gpu_swizzled<E, BR, D> q; // O on its way out
+        stage first;
+        second other;
+        gpu_array<float, 16, PART, 4> scratch[WAVES]; // general, and careful: 16 rows at most
+        gpu_array<int32_t, 2, BR> range;              // keys that the window shows to a row: first, and past the last
+        gpu_array<uint32_t, BR, 2> kept;              // of a tile: keys that dropout keeps
+        gpu_array<uint32_t, 1, 2> no_page;            // of a tile: keys whose page does not exist
+    };
+
+    struct place { // of one work item
+        const kiln_attention_problem &p;
+        const gpu_scores &c;
+        int64_t q0;
+        int rows;
+        bool modify, paged, aligned;
+    };
+    struct state {                                   // of my rows: 16·t + g + 8·h
+        float o[MT][NO][4], top[MT][2], base[MT][2]; // the reference before and after scaling
+        float l[MT][2], lost[MT][2];                 // the sum of my share, and what rounding has lost of it
+    };
+
+    static GPU_FN int within(int64_t x, int most)
+    {
+        return x < 0 ? 0 : x > most ? most : (int)x;
+    }
+    static GPU_FN int row_of(int t, int h)
+    {
+        return gpu_wave_id() * ROWS + 16 * t + gpu_lane() / 4 + 8 * h;
+    }
+    static GPU_FN int column_of(int n, int e)
+    {
+        return 8 * n + gpu_lane() % 4 * 2 + e;
+    }
+
+    static GPU_FN void run(const args &a, shared &sh, int64_t item)
+    {
+        const gpu_item work(a.p, item, a.q_tiles);
+        const int64_t q0 = (a.q_tiles - 1 - work.tile) * BR; // causal: the heavy ones first
+        if (sweep<false>(a, sh, work, q0, 0))
+            again(a, sh, work, q0);
+    }
+    // The careful passes, by blocks of 16 rows a wave and in the general mode whatever the kernel is. Not inlined: what is
+    // hardly ever needed must not cost the others registers.
+    static GPU_CALL void again(const args &a, shared &sh, const gpu_item &work, int64_t q0)
+    {
+        using careful = attention_forward_mma<E, D, 1, WAVES, 1, true>;
+        static_assert(sizeof(typename careful::shared) <= sizeof(shared), "the launch has room for it");
+        auto &room = *(typename careful::shared *)&sh;
+#pragma unroll 1
+        for (int64_t at = q0; at < q0 + BR; at += careful::BR)
+#pragma unroll 1
+            for (int pass = 1; pass < 3; pass++) {
+                gpu_block_barrier();
+                if (!careful::template sweep<true>(a, room, work, at, pass))
+                    break;
+            }
+    }
+
+    // All keys once, for the rows from q0 on. Is something that was written not settled?
+    template <bool CAREFUL>
+    static GPU_FN bool sweep(const args &a, shared &sh, const gpu_item &work, int64_t q0, int pass)
+    {
+        const auto &p = a.p;
+        const kiln_sequence s = gpu_sequence_of(p, work.batch);
+        if (q0 >= s.seqlen_q)
+            return false;
+        const gpu_scores c(p, s, work.batch, work.head, a.scale_log2);
+        const int rows = within(s.seqlen_q - q0, BR), w0 = gpu_wave_id() * ROWS;
+        const place at = {p,
+                          c,
+                          q0,
+                          rows,
+                          GENERAL && !c.plain(),
+                          GENERAL && p.page_size > 0,
+                          !GENERAL || (gpu_aligned_rows(p.q, sizeof(E)) && gpu_aligned_rows(p.k, sizeof(E)) &&
+                                       gpu_aligned_rows(p.v, sizeof(E)))};
+        const float mult = at.modify ? 1.f : a.scale_log2; // from what S holds to exponents of 2
+        // fp16: 2^LAG·2^7 is in range, and so are sums of its values.
+        const float shift = HALF ? 7.f : CAREFUL && pass == 2 ? -40.f : 0.f;
+
+        for (int u = gpu_thread(); u < BR; u += threads) { // rows past the last see none
+            const kiln_key_range seen = u < rows ? c.window(q0 + u) : kiln_key_range{0, 0};
+            gpu_store<1>(sh.range, 0, u, gpu_vec<int32_t, 1>{(int32_t)seen.begin});
+            gpu_store<1>(sh.range, 1, u, gpu_vec<int32_t, 1>{(int32_t)seen.end});
+        }
+        gpu_block_barrier();
+        // Tiles that some row of the block sees, and those that all rows of the wave see whole.
+        const int low = gpu_load<1>(sh.range, 0, 0)[0], high = gpu_load<1>(sh.range, 1, rows - 1)[0],
+                  last = (w0 + ROWS < rows ? w0 + ROWS : rows) - 1;
+        const int begin = low / BC, end = high > low ? (high + BC - 1) / BC : begin;
+        const int whole_begin = w0 < rows ? (gpu_load<1>(sh.range, 0, last)[0] + BC - 1) / BC : end;
+        const int whole_end = gpu_load<1>(sh.range, 1, w0)[0] / BC;
+        const gpu_run_rows<E> q(p.q, s.q_batch, work.head, s.q_row, s.seqlen_q);
+        const gpu_run_rows<E> k(p.k, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
+                                at.paged ? 0 : s.seqlen_k);
+        const gpu_run_rows<E> v(p.v, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
+                                at.paged ? 0 : s.seqlen_k);
+
+        gpu_row_copy<E, BR, D, threads> copy_q;
+        copy_q.issue(sh.q, q, q0, rows, (int)p.d, at.aligned);
+        gpu_cursor<decltype(sh.q)> qc(sh.q, w0 + gpu_lane() % 16, gpu_lane() / 16 * 8);
+        state me;
+#pragma unroll
+        for (int t = 0; t < MT; t++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                me.top[t][h] = me.base[t][h] = gpu_minus_infinity(), me.l[t][h] = me.lost[t][h] = 0;
+#pragma unroll
+            for (int n = 0; n < NO; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    me.o[t][n][e] = 0;
+        }
+        if constexpr (CAREFUL)
+            forget(sh.other.careful);
+        if (begin < end)
+            fetch(sh.first, at, k, v, begin);
+        gpu_copy_commit();
+#pragma unroll 1
+        for (int step = begin; step < end; step++) {
+            stage &now = CAREFUL || (step - begin) % 2 == 0 ? sh.first : sh.other.kv;
+            gpu_copy_wait_groups<0>();
+            gpu_block_barrier(); // this stage is there, and nobody needs the other one
+            if (!CAREFUL && step + 1 < end)
+                fetch((step - begin) % 2 == 0 ? sh.other.kv : sh.first, at, k, v, step + 1);
+            gpu_copy_commit();
+
+            float x[MT][NS][4];
+            products(qc, now, x);
+            const bool edge = step < whole_begin || step >= whole_end;
+            bool rewritten = false;
+            if constexpr (GENERAL)
+                if (at.modify || at.paged)
+                    rewrite_scores(sh, at, x, step), rewritten = true;
+            if (edge && !rewritten)
+                hide(sh, x, step);
+            follow(me, x, mult, shift);
+            weigh(me, x, mult, CAREFUL && pass == 2);
+            if constexpr (GENERAL)
+                if (CAREFUL || p.dropout_threshold < 256)
+                    rewrite_weights<CAREFUL>(sh, at, x, step);
+            if constexpr (CAREFUL)
+                take_out(sh, now);
+            accumulate(now, me, x);
+            if constexpr (CAREFUL) {
+                gpu_block_barrier();
+                if (step + 1 < end)
+                    fetch(sh.first, at, k, v, step + 1);
+                gpu_copy_commit(); // or the next step's wait would not know of it
+            }
+        }
+        gpu_copy_wait_groups<0>(); // Q of a row without keys
+        return gpu_block_any(finish<CAREFUL>(sh, at, me, shift, pass));
+    }
+
+    static GPU_FN void fetch(stage &to, const place &at, const gpu_run_rows<E> &k, const gpu_run_rows<E> &v, int step)
+    {
+        const int64_t k0 = (int64_t)step * BC;
+        const int n = within(at.c.s.seqlen_k - k0, BC);
+        gpu_row_copy<E, BC, D, threads> copy;
+        if constexpr (GENERAL)
+            if (at.paged) {
+                copy.issue(to.k, gpu_page_rows<E>(at.c, at.p.k), k0, n, (int)at.p.d, at.aligned);
+                copy.issue(to.v, gpu_page_rows<E>(at.c, at.p.v), k0, n, (int)at.p.d_v, at.aligned);
+                return;
+            }
+        copy.issue(to.k, k, k0, n, (int)at.p.d, at.aligned);
+        copy.issue(to.v, v, k0, n, (int)at.p.d_v, at.aligned);
+    }
+
+    // S = Q·Kᵀ of my rows.
+    template <class CURSOR> static GPU_FN void products(CURSOR &qc, stage &now, float (&x)[MT][NS][4])
+    {
+        gpu_cursor<decltype(now.k)> kc(now.k, gpu_lane() / 16 * 8 + gpu_lane() % 8, gpu_lane() / 8 % 2 * 8);
+        qc.pin();
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int n = 0; n < NS; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    x[t][n][e] = 0;
+        // Operands are loaded one step before they are used: two warps on a scheduler do not hide the latency of ldmatrix.
+        uint32_t qa[2][MT][4], kb[2][4];
+        gpu_unroll<MT>([&](auto t) { gpu_ldmatrix<false, 16 * t, 0>(qa[0][t], qc); });
+        gpu_ldmatrix<false, 0, 0>(kb[0], kc);
+        gpu_unroll<D / 16 * (NS / 2)>([&](auto i) {
+            constexpr int N = NS / 2, kk = i / N, n = i % N, next = i + 1;
+            if constexpr (next < D / 16 * N)
+                gpu_ldmatrix<false, 16 * (next % N), 16 * (next / N)>(kb[next % 2], kc);
+            if constexpr (n == 0 && kk + 1 < D / 16)
+                gpu_unroll<MT>([&](auto t) { gpu_ldmatrix<false, 16 * t, 16 * (kk + 1)>(qa[(kk + 1) % 2][t], qc); });
+#pragma unroll
+            for (int t = 0; t < MT; t++) {
+                gpu_mma<E>(x[t][2 * n], qa[kk % 2][t], kb[i % 2][0], kb[i % 2][1]); // an operand is a pair of registers
+                gpu_mma<E>(x[t][2 * n + 1], qa[kk % 2][t], kb[i % 2][2], kb[i % 2][3]);
+            }
+        });
+    }
+
+    // O += P·V.
+    static GPU_FN void accumulate(stage &now, state &me, const float (&x)[MT][NS][4])
+    {
+        gpu_cursor<decltype(now.v)> vc(now.v, gpu_lane() % 16, gpu_lane() / 16 * 8);
+        uint32_t pa[MT][4], vb[2][4];
+        gpu_ldmatrix<true, 0, 0>(vb[0], vc);
+        gpu_unroll<BC / 16 * (NO / 2)>([&](auto i) {
+            constexpr int N = NO / 2, kk = i / N, n = i % N, next = i + 1;
+            if constexpr (next < BC / 16 * N)
+                gpu_ldmatrix<true, 16 * (next / N), 16 * (next % N)>(vb[next % 2], vc);
+            if constexpr (n == 0)
+#pragma unroll
+                for (int t = 0; t < MT; t++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        pa[t][j] = gpu_pair<E>(x[t][2 * kk + j / 2][j % 2 * 2], x[t][2 * kk + j / 2][j % 2 * 2 + 1]);
+#pragma unroll
+            for (int t = 0; t < MT; t++) {
+                gpu_mma<E>(me.o[t][2 * n], pa[t], vb[i % 2][0], vb[i % 2][1]);
+                gpu_mma<E>(me.o[t][2 * n + 1], pa[t], vb[i % 2][2], vb[i % 2][3]);
+            }
+        });
+    }
+
+    // What the window hides becomes -inf.
+    static GPU_FN void hide(shared &sh, float (&x)[MT][NS][4], int step)
+    {
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int first = gpu_load<1>(sh.range, 0, row_of(t, h))[0] - step * BC,
+                          past = gpu_load<1>(sh.range, 1, row_of(t, h))[0] - step * BC;
+#pragma unroll
+                for (int n = 0; n < NS; n++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++)
+                        if (column_of(n, e) < first || column_of(n, e) >= past)
+                            x[t][n][2 * h + e] = gpu_minus_infinity();
+            }
+    }
+
+    // Moves the references of rows whose maximum has left them behind. Every row decides for itself: its bits do not depend on
+    // its neighbours.
+    static GPU_FN void follow(state &me, const float (&x)[MT][NS][4], float mult, float shift)
+    {
+        float top[MT][2];
+        bool any = false;
+        const float lag = LAG / mult;
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float most = x[t][0][2 * h];
+#pragma unroll
+                for (int n = 0; n < NS; n++)
+                    most = gpu_max(most, gpu_max(x[t][n][2 * h], x[t][n][2 * h + 1]));
+                most = gpu_wave_max<4>(most);
+                if (!(most > me.top[t][h] + lag))
+                    most = me.top[t][h];
+                top[t][h] = most;
+                any |= most > me.top[t][h];
+            }
+        if (!gpu_wave_any(any))
+            return;
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float base = gpu_fma(top[t][h], mult, -shift);
+                const float alpha = base == me.base[t][h] ? 1.f : gpu_exp2(me.base[t][h] - base);
+                me.top[t][h] = top[t][h], me.base[t][h] = base;
+                me.l[t][h] *= alpha, me.lost[t][h] *= alpha;
+#pragma unroll
+                for (int n = 0; n < NO; n++)
+                    me.o[t][n][2 * h] *= alpha, me.o[t][n][2 * h + 1] *= alpha;
+            }
+    }
+
+    // Scores become weights, and join the sums. Apart: the product is rounded before the difference, which then is no more
+    // than 2^LAG whatever the scores.
+    static GPU_FN void weigh(state &me, float (&x)[MT][NS][4], float mult, bool apart)
+    {
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float base = gpu_finite_or_zero(me.base[t][h]);
+                float sum = 0;
+#pragma unroll
+                for (int n = 0; n < NS; n++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        float &y = x[t][n][2 * h + e];
+                        y = gpu_exp2(apart ? gpu_product(y, mult) - base : gpu_fma(y, mult, -base));
+                        sum += y;
+                    }
+                const float l = me.l[t][h] + sum; // thousands of equal terms would all be rounded the same way
+                me.lost[t][h] += sum - (l - me.l[t][h]);
+                me.l[t][h] = l;
+            }
+    }
+
+    // ---- general, and careful: my wave's rows, by rolled loops ----
+    static GPU_FN bool is_lost(shared &sh, int j)
+    {
+        return gpu_load<1>(sh.no_page, 0, j / 32)[0] >> (j % 32) & 1;
+    }
+    static GPU_FN void find_pages(shared &sh, const place &at, int step)
+    { // ends with a block barrier
+        if (gpu_thread() < 2) {
+            uint32_t bits = 0;
+#pragma unroll 1
+            for (int j = 0; j < 32; j++) {
+                const int64_t key = (int64_t)step * BC + gpu_thread() * 32 + j;
+                if (key < at.c.s.seqlen_k && at.c.page(key) < 0)
+                    bits |= 1u << j;
+            }
+            gpu_store<1>(sh.no_page, 0, gpu_thread(), gpu_vec<uint32_t, 1>{bits});
+        }
+        gpu_block_barrier();
+    }
+    static GPU_FN void rewrite_scores(shared &sh, const place &at, float (&x)[MT][NS][4], int step)
+    {
+        static_assert(MT == 1, "the scratch has 16 rows");
+        auto &s = sh.scratch[gpu_wave_id()];
+        const int64_t k0 = (int64_t)step * BC;
+        const int w0 = gpu_wave_id() * ROWS;
+        if (at.paged)
+            find_pages(sh, at, step);
+#pragma unroll
+        for (int part = 0; part < BC / PART; part++) {
+            exchange<true>(s, x, part);
+            gpu_wave_barrier();
+#pragma unroll 1
+            for (int u = gpu_lane(); u < ROWS * PART; u += 32) {
+                const int row = u / PART, j = PART * part + u % PART;
+                float y = gpu_load<1>(s, row, u % PART)[0];
+                if (k0 + j < gpu_load<1>(sh.range, 0, w0 + row)[0] || k0 + j >= gpu_load<1>(sh.range, 1, w0 + row)[0] ||
+                    (at.paged && is_lost(sh, j)))
+                    y = gpu_minus_infinity();
+                else if (at.modify)
+                    y = at.c.score(y, at.q0 + w0 + row, k0 + j);
+                gpu_store<1>(s, row, u % PART, gpu_vec<float, 1>{y});
+            }
+            gpu_wave_barrier();
+            exchange<false>(s, x, part);
+            gpu_wave_barrier();
+        }
+    }
+    template <bool OUT, class A> static GPU_FN void exchange(A &s, float (&x)[MT][NS][4], int part)
+    { // registers and the scratch
+#pragma unroll
+        for (int n = 0; n < PART / 8; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float &lo = x[0][PART / 8 * part + n][2 * h], &hi = x[0][PART / 8 * part + n][2 * h + 1];
+                if constexpr (OUT)
+                    gpu_store<2>(s, gpu_lane() / 4 + 8 * h, column_of(n, 0), gpu_vec<float, 2>{{lo, hi}});
+                else {
+                    const auto y = gpu_load<2>(s, gpu_lane() / 4 + 8 * h, column_of(n, 0));
+                    lo = y[0], hi = y[1];
+                }
+            }
+    }
+
+    // Dropout; and in a careful pass, which keys weigh and which are visible.
+    template <bool CAREFUL>
+    static GPU_FN void rewrite_weights(shared &sh, const place &at, float (&x)[MT][NS][4], int step)
+    {
+        const int w0 = gpu_wave_id() * ROWS;
+        const int64_t k0 = (int64_t)step * BC;
+        const bool drops = at.p.dropout_threshold < 256;
+        auto &seen = sh.other.careful.seen;
+        if (drops) {
+#pragma unroll 1
+            for (int u = gpu_lane(); u < 2 * ROWS; u += 32) { // half a row each
+                const int row = w0 + u / 2, half = u % 2;
+                uint32_t bits = 0;
+                gpu_dropout drop;
+#pragma unroll 1
+                for (int j = 0; j < 32; j++)
+                    if (drop.keep(at.c, at.q0 + row, k0 + 32 * half + j))
+                        bits |= 1u << j;
+                gpu_store<1>(sh.kept, row, half, gpu_vec<uint32_t, 1>{bits});
+            }
+            gpu_wave_barrier();
+        }
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int row = row_of(t, h);
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    uint32_t weighs = 0;
+                    const uint32_t kept = drops ? gpu_load<1>(sh.kept, row, half)[0] : ~0u;
+#pragma unroll
+                    for (int n = 0; n < NS / 2; n++)
+#pragma unroll
+                        for (int e = 0; e < 2; e++) {
+                            float &y = x[t][NS / 2 * half + n][2 * h + e];
+                            if (!(kept >> column_of(n, e) & 1))
+                                y = 0;
+                            if (!(y <= 0))
+                                weighs |= 1u << column_of(n, e); // NaN does
+                        }
+                    if constexpr (CAREFUL) {
+                        weighs = gpu_or_quad(weighs);
+                        if (gpu_lane() % 4 == 0)
+                            gpu_store<1>(seen, row, half, gpu_vec<uint32_t, 1>{weighs});
+                    }
+                }
+            }
+        if constexpr (!CAREFUL)
+            return;
+        gpu_wave_barrier();
+#pragma unroll 1
+        for (int u = gpu_lane(); u < 2 * ROWS; u += 32) {
+            const int row = w0 + u / 2, half = u % 2;
+            uint32_t bits = 0;
+#pragma unroll 1
+            for (int j = 32 * half; j < 32 * half + 32; j++) {
+                bool visible = k0 + j >= gpu_load<1>(sh.range, 0, row)[0] && k0 + j < gpu_load<1>(sh.range, 1, row)[0];
+                visible = visible && at.c.visible(at.q0 + row, k0 + j) && !(at.paged && is_lost(sh, j));
+                bits |= (uint32_t)visible << (j % 32);
+            }
+            gpu_store<1>(seen, row, 2 + half, gpu_vec<uint32_t, 1>{bits});
+        }
+        gpu_wave_barrier();
+    }
+    static GPU_FN uint32_t gpu_or_quad(uint32_t x)
+    {
+        x |= __builtin_bit_cast(uint32_t, gpu_shfl_xor<1>(__builtin_bit_cast(float, x)));
+        return x | __builtin_bit_cast(uint32_t, gpu_shfl_xor<2>(__builtin_bit_cast(float, x)));
+    }
+
+    static GPU_FN void forget(notebook &book)
+    {
+        for (int u = gpu_thread(); u < BR * (D / 16); u += threads)
+            gpu_store<1>(book.notes, u / (D / 16), u % (D / 16), gpu_vec<uint32_t, 1>{0});
+        gpu_block_barrier();
+    }
+    // Non-finite numbers of the tile of V: noted for the rows that see them, then 0. All threads.
+    static GPU_FN void take_out(shared &sh, stage &now)
+    {
+        bool any = false;
+#pragma unroll 1
+        for (int u = gpu_thread(); u < BC * D; u += threads)
+            any |= !gpu_is_finite(gpu_to_float(gpu_load<1>(now.v, u / D, u % D)[0]));
+        if (!gpu_block_any(any))
+            return;
+        auto &book = sh.other.careful;
+#pragma unroll 1
+        for (int u = gpu_thread(); u < BR * (D / 16); u += threads) {
+            const int row = u / (D / 16), word = u % (D / 16);
+            uint32_t bits = gpu_load<1>(book.notes, row, word)[0];
+#pragma unroll 1
+            for (int j = 0; j < BC; j++) {
+                if (!(gpu_load<1>(book.seen, row, 2 + j / 32)[0] >> (j % 32) & 1))
+                    continue;
+                const bool weighs = gpu_load<1>(book.seen, row, j / 32)[0] >> (j % 32) & 1;
+#pragma unroll 1
+                for (int e = 0; e < 16; e++) {
+                    const float y = gpu_to_float(gpu_load<1>(now.v, j, 16 * word + e)[0]);
+                    if (!gpu_is_finite(y))
+                        bits |= (!weighs || y != y ? 3u : y > 0 ? 1u : 2u) << (2 * e);
+                }
+            }
+            gpu_store<1>(book.notes, row, word, gpu_vec<uint32_t, 1>{bits});
+        }
+        gpu_block_barrier();
+#pragma unroll 1
+        for (int u = gpu_thread(); u < BC * D; u += threads)
+            if (!gpu_is_finite(gpu_to_float(gpu_load<1>(now.v, u / D, u % D)[0])))
+                gpu_store<1>(now.v, u / D, u % D, gpu_vec<E, 1>{});
+        gpu_block_barrier();
+    }
+
+    // ---- the end: lse, the division, O to memory. Is an element of it not settled? ----
+    template <bool CAREFUL> static GPU_FN bool finish(shared &sh, const place &at, state &me, float shift, int pass)
+    {
+        const auto &p = at.p;
+        const float keep = gpu_keep_scale(p), limit = gpu_overflow_of(p.o.type);
+        bool open = false;
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int row = row_of(t, h);
+                const float sum = gpu_wave_sum<4>(
+                    me.l[t][h] + (me.lost[t][h] - me.lost[t][h] == 0 ? me.lost[t][h] : 0.f)); // inf - inf
+                const gpu_row_end done(at.c, me.base[t][h], sum, me.top[t][h] > gpu_minus_infinity(), shift);
+                if (row < at.rows && !(sum < -gpu_minus_infinity()))
+                    open = true;
+                if (pass < 2 && row < at.rows && gpu_lane() % 4 == 0)
+                    done.store_lse(at.c, at.q0 + row);
+                const float factor = done.factor * keep;
+                if constexpr (CAREFUL) // a row whose own weights are NaN is NaN, whatever it met in V
+                    if (gpu_lane() % 4 == 0)
+                        gpu_store<1>(sh.other.careful.seen, row, 0, gpu_vec<uint32_t, 1>{(uint32_t)(factor != factor)});
+#pragma unroll
+                for (int n = 0; n < NO; n++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        float &y = me.o[t][n][2 * h + e];
+                        y = factor == 0 ? 0.f : y * factor;
+                        if (row < at.rows && column_of(n, e) < p.d_v)
+                            open |= !(gpu_abs(y) < limit);
+                    }
+            }
+        if constexpr (GENERAL) {
+            if (CAREFUL || p.o.type == KILN_FLOAT32 || !gpu_aligned_rows(p.o, sizeof(E))) {
+                const bool elements = store_elements<CAREFUL>(sh, at, me, limit, pass);
+                return CAREFUL ? elements : open || elements;
+            }
+        }
+        store_fast(sh, at, me);
+        return open;
+    }
+    static GPU_FN void store_fast(shared &sh, const place &at, const state &me)
+    {
+        const int w0 = gpu_wave_id() * ROWS;
+        const gpu_rows<E> o(gpu_rows<E>(at.p.o, at.c.s.q_batch, at.c.head).from(at.c.s.q_row + at.q0));
+        gpu_block_barrier(); // everybody has read Q
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int n = 0; n < NO; n++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    gpu_store<2>(sh.q, row_of(t, h), column_of(n, 0),
+                                 gpu_from_floats<E>(gpu_vec<float, 2>{{me.o[t][n][2 * h], me.o[t][n][2 * h + 1]}}));
+        gpu_wave_barrier();
+#pragma unroll 4
+        for (int u = gpu_lane(); u < ROWS * D / 8; u += 32) {
+            const int row = w0 + u / (D / 8), col = u % (D / 8) * 8;
+            if (row < at.rows && col < at.p.d_v)
+                gpu_store<8>(o, row, col, gpu_load<8>(sh.q, row, col));
+        }
+    }
+    template <bool CAREFUL>
+    static GPU_FN bool store_elements(shared &sh, const place &at, const state &me, float limit, int pass)
+    {
+        auto &s = sh.scratch[gpu_wave_id()];
+        const int w0 = gpu_wave_id() * ROWS;
+        bool open = false;
+        gpu_wave_barrier();
+        constexpr int CH = PART;
+        static_assert(MT == 1, "the scratch has 16 rows");
+#pragma unroll
+        for (int c0 = 0; c0 < D; c0 += CH) {
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+#pragma unroll
+                for (int n = 0; n < CH / 8; n++)
+#pragma unroll
+                    for (int h = 0; h < 2; h++)
+                        gpu_store<2>(s, 16 * t + gpu_lane() / 4 + 8 * h, column_of(n, 0),
+                                     gpu_vec<float, 2>{{me.o[t][c0 / 8 + n][2 * h], me.o[t][c0 / 8 + n][2 * h + 1]}});
+            gpu_wave_barrier();
+#pragma unroll 1
+            for (int u = gpu_lane(); u < ROWS * CH; u += 32) {
+                const int row = u / CH, col = c0 + u % CH;
+                if (w0 + row >= at.rows || col >= at.p.d_v)
+                    continue;
+                uint32_t note = 0;
+                if constexpr (CAREFUL)
+                    note = gpu_load<1>(sh.other.careful.seen, w0 + row, 0)[0]
+                               ? 3u
+                               : gpu_load<1>(sh.other.careful.notes, w0 + row, col / 16)[0] >> (col % 16 * 2) & 3;
+                open |= store_element(at, w0 + row, col, gpu_load<1>(s, row, u % CH)[0], limit, note, pass);
+            }
+            gpu_wave_barrier();
+        }
+        return open;
+    }
+    static GPU_FN bool store_element(const place &at, int row, int col, float y, float limit, uint32_t note, int pass)
+    {
+        const int64_t b = at.c.s.q_batch, i = at.c.s.q_row + at.q0 + row;
+        if (pass > 0 && gpu_is_finite(gpu_read_float(at.p.o, b, at.c.head, i, col)))
+            return false; // settled before
+        if (note != 0)
+            y = note == 1 ? -gpu_minus_infinity() : note == 2 ? gpu_minus_infinity() : __builtin_nanf("");
+        else if (pass == 2)
+            y = gpu_clamp_mean(at.p, y);
+        gpu_write_float(at.p.o, b, at.c.head, i, col, y);
+        return note == 0 && !(gpu_abs(y) < limit);
+    }
+};

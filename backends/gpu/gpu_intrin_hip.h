@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The dialect on AMD CDNA (gfx90a, gfx942, gfx950): clang builtins only, no HIP header, no device library.
+#pragma once
+
+#define GPU_WAVE     64
+#define GPU_TILE_MAX 32
+#define GPU_ASYNC    0
+
+GPU_FN int gpu_thread()
+{
+    return __builtin_amdgcn_workitem_id_x();
+}
+GPU_FN int gpu_block()
+{
+    return __builtin_amdgcn_workgroup_id_x();
+}
+// Code object version 5: the number of blocks is the first implicit argument.
+GPU_FN int gpu_blocks()
+{
+    return *(const __attribute__((address_space(4))) int *)__builtin_amdgcn_implicitarg_ptr();
+}
+GPU_FN int gpu_lane()
+{
+    return gpu_thread() % GPU_WAVE;
+}
+// Said to be uniform, for scalar addressing.
+GPU_FN int gpu_wave_id()
+{
+    return __builtin_amdgcn_readfirstlane(gpu_thread() / GPU_WAVE);
+}
+
+GPU_FN void gpu_block_barrier()
+{
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+// A wave's LDS accesses execute in order: this only holds the compiler.
+GPU_FN void gpu_wave_barrier()
+{
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+// Every wave leaves its vote in shared memory; the second barrier lets the next vote write there.
+GPU_FN bool gpu_block_any(bool x)
+{
+    static __attribute__((shared)) uint32_t votes[1024 / GPU_WAVE];
+    const int waves = __builtin_amdgcn_workgroup_size_x() / GPU_WAVE;
+    votes[gpu_wave_id()] = __builtin_amdgcn_ballot_w64(x) != 0;
+    gpu_block_barrier();
+    uint32_t any = 0;
+    for (int w = 0; w < waves; w++)
+        any |= votes[w];
+    gpu_block_barrier();
+    return any;
+}
+GPU_FN void gpu_atomic_or(uint32_t *p, uint32_t bits)
+{
+    __hip_atomic_fetch_or(p, bits, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+template <int MASK> GPU_FN float gpu_shfl_xor(float x)
+{
+    const int i = __builtin_bit_cast(int, x);
+    int r;
+    if constexpr (MASK == 1)
+        r = __builtin_amdgcn_update_dpp(0, i, 0xb1, 0xf, 0xf, true); // quad_perm 1,0,3,2
+    else if constexpr (MASK == 2)
+        r = __builtin_amdgcn_update_dpp(0, i, 0x4e, 0xf, 0xf, true); // quad_perm 2,3,0,1
+    else if constexpr (MASK < 32)
+        r = __builtin_amdgcn_ds_swizzle(i, MASK << 10 | 0x1f);
+    else
+        r = __builtin_amdgcn_ds_bpermute((gpu_lane() ^ MASK) << 2, i);
+    return __builtin_bit_cast(float, r);
+}
+
+GPU_FN float gpu_exp2(float x)
+{
+    return __builtin_amdgcn_exp2f(x);
+}
+GPU_FN float gpu_log2(float x)
+{
+    return __builtin_amdgcn_logf(x);
+}
+GPU_FN float gpu_rcp(float x)
+{
+    return __builtin_amdgcn_rcpf(x);
+}
+GPU_FN float gpu_product(float a, float b)
+{
+#pragma clang fp contract(off)
+    return a * b;
+}
+GPU_FN float gpu_max(float a, float b)
+{
+    return __builtin_fmaxf(a, b);
+}
+GPU_FN float gpu_fma(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+
+GPU_FN float gpu_to_float(float x)
+{
+    return x;
+}
+GPU_FN float gpu_to_float(gpu_half x)
+{
+    return (float)__builtin_bit_cast(_Float16, x.bits);
+}
+GPU_FN float gpu_to_float(gpu_bf16 x)
+{
+    return __builtin_bit_cast(float, (uint32_t)x.bits << 16);
+}
+template <class E> GPU_FN E gpu_from_float(float x)
+{
+    if constexpr (sizeof(E) == 4)
+        return x;
+    else if constexpr (__is_same(E, gpu_half))
+        return {__builtin_bit_cast(uint16_t, (_Float16)x)};
+    else
+        return {__builtin_bit_cast(uint16_t, (__bf16)x)};
+}
+template <class E, int N> GPU_FN gpu_vec<E, N> gpu_from_floats(const gpu_vec<float, N> &x)
+{
+    gpu_vec<E, N> y;
+    for (int i = 0; i < N; i++)
+        y[i] = gpu_from_float<E>(x[i]);
+    return y;
+}
+template <int BYTES> GPU_FN void gpu_move(void *to, const void *from)
+{
+    __builtin_memcpy(__builtin_assume_aligned(to, BYTES), __builtin_assume_aligned(from, BYTES), BYTES);
+}
+template <int BYTES> GPU_FN void gpu_put(void *to, const void *from)
+{
+    gpu_move<BYTES>(to, from);
+}
+template <int BYTES> GPU_FN void gpu_move_stream(void *to, const void *from)
+{
+    gpu_move<BYTES>(to, from);
+}
+template <int BYTES> GPU_FN void gpu_put_stream(void *to, const void *from)
+{
+    gpu_move<BYTES>(to, from);
+}
+template <class V> GPU_FN void gpu_pin(V &v)
+{
+    typedef uint32_t w4 __attribute__((ext_vector_type(4)));
+    w4 w = __builtin_bit_cast(w4, v);
+    asm volatile("" : "+v"(w));
+    v = __builtin_bit_cast(V, w);
+}
+
+template <class... A> GPU_FN void gpu_check_global(const A &...)
+{
+}
+template <class... A> GPU_FN void gpu_check_shared(const A &...)
+{
+}
+template <class... A> GPU_FN void gpu_check_view(const A &...)
+{
+}
+template <int N, class... A> GPU_FN void gpu_copy_async(const A &...)
+{
+}
+template <class... A> GPU_FN void gpu_copy_async_piece(const A &...)
+{
+}
+GPU_FN void gpu_copy_commit()
+{
+}
+template <int N> GPU_FN void gpu_copy_wait_groups()
+{
+}
+GPU_FN void gpu_copy_wait()
+{
+}
+
+// MFMA 16x16 and 32x32. A lane holds 8 neighbouring k of one row of A (column of B), one 16-byte LDS read:
+// gfx950 takes them in one instruction, gfx90a and gfx942 in two, whose order of k is then permuted alike in A and B.
+template <class E, int SIZE> struct gpu_tile {
+    static constexpr int M = SIZE, K = 8 * GPU_WAVE / M;
+    static constexpr bool b_by_rows = false;
+    struct a {
+        gpu_vec<E, 8> v;
+    };
+    using bk = a;
+    using bn = a;
+    struct acc {
+        static constexpr int n = M * M / GPU_WAVE;
+        typedef float vec __attribute__((ext_vector_type(n)));
+        vec v;
+        struct ref { // an element of a vector register is no lvalue
+            vec &v;
+            int i;
+            GPU_FN operator float() const
+            {
+                return v[i];
+            }
+            GPU_FN void operator*=(float f)
+            {
+                v[i] *= f;
+            }
+        };
+        GPU_FN ref x(int i)
+        {
+            return {v, i};
+        }
+    };
+    static GPU_FN int row(int i)
+    {
+        return 8 * (i / 4) + 4 * (gpu_lane() / M) + i % 4;
+    }
+    static GPU_FN int col()
+    {
+        return gpu_lane() % M;
+    }
+
+    template <class A> static GPU_FN void load_a(a &f, A &m, int r, int c)
+    {
+        f.v = *(const gpu_vec<E, 8> *)m.at(r + gpu_lane() % M, c + gpu_lane() / M * 8);
+    }
+    template <class A> static GPU_FN void load_bk(a &f, A &m, int r, int c)
+    {
+        load_a(f, m, r, c);
+    }
+    template <class A> static GPU_FN void load_bn(a &f, A &m, int r, int c)
+    {
+        for (int e = 0; e < 8; e++)
+            f.v[e] = *m.at(r + gpu_lane() / M * 8 + e, c + gpu_lane() % M);
+    }
+    template <class A> static GPU_FN void load_rows(acc &d, A &m, int r, int c)
+    {
+        for (int i = 0; i < acc::n; i++)
+            d.v[i] = *m.at(r, c + row(i));
+    }
+    template <class A> static GPU_FN void store(A &m, int r, int c, const acc &d)
+    {
+        for (int i = 0; i < acc::n; i++)
+            *m.at(r + row(i), c + col()) = d.v[i];
+    }
+    static GPU_FN void zero(acc &d)
+    {
+        d.v = 0.f;
+    }
+    static GPU_FN void mma(acc &d, const a &x, const a &y)
+    {
+        constexpr bool half = __is_same(E, gpu_half);
+#if defined(__gfx950__)
+        if constexpr (half && M == 16)
+            d.v = __builtin_amdgcn_mfma_f32_16x16x32_f16(cast<h8>(x), cast<h8>(y), d.v, 0, 0, 0);
+        else if constexpr (half)
+            d.v = __builtin_amdgcn_mfma_f32_32x32x16_f16(cast<h8>(x), cast<h8>(y), d.v, 0, 0, 0);
+        else if constexpr (M == 16)
+            d.v = __builtin_amdgcn_mfma_f32_16x16x32_bf16(cast<b8>(x), cast<b8>(y), d.v, 0, 0, 0);
+        else
+            d.v = __builtin_amdgcn_mfma_f32_32x32x16_bf16(cast<b8>(x), cast<b8>(y), d.v, 0, 0, 0);
+#else
+        for (int h = 0; h < 2; h++) {
+            if constexpr (half && M == 16)
+                d.v = __builtin_amdgcn_mfma_f32_16x16x16f16(part<h4>(x, h), part<h4>(y, h), d.v, 0, 0, 0);
+            else if constexpr (half)
+                d.v = __builtin_amdgcn_mfma_f32_32x32x8f16(part<h4>(x, h), part<h4>(y, h), d.v, 0, 0, 0);
+            else if constexpr (M == 16)
+                d.v = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);
+            else
+                d.v = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);
+        }
+#endif
+    }
+
+  private:
+    typedef _Float16 h4 __attribute__((ext_vector_type(4)));
+    typedef short s4 __attribute__((ext_vector_type(4)));
+    typedef _Float16 h8 __attribute__((ext_vector_type(8)));
+    typedef __bf16 b8 __attribute__((ext_vector_type(8)));
+    template <class V> static GPU_FN V cast(const a &x)
+    {
+        return __builtin_bit_cast(V, x.v);
+    }
+    template <class V> static GPU_FN V part(const a &x, int h)
+    {
+        struct two {
+            V v[2];
+        };
+        return __builtin_bit_cast(two, x.v).v[h];
+    }
+};
+
+#define GPU_KERNEL(NAME, ...)                                                                                          \
+    extern "C"                                                                                                         \
+        __attribute__((global, amdgpu_flat_work_group_size(__VA_ARGS__::threads, __VA_ARGS__::threads),                \
+                       amdgpu_waves_per_eu((__VA_ARGS__::threads / GPU_WAVE * __VA_ARGS__::blocks + 3) / 4))) void     \
+        NAME(__VA_ARGS__::args a)                                                                                      \
+    {                                                                                                                  \
+        static_assert(sizeof(a) <= 4096, "parameters of a kernel");                                                    \
+        static __attribute__((shared)) __VA_ARGS__::shared arena;                                                      \
+        for (int64_t item = gpu_block(); item < a.items; item += gpu_blocks()) {                                       \
+            if (item != gpu_block())                                                                                   \
+                gpu_block_barrier();                                                                                   \
+            __VA_ARGS__::run(a, arena, item);                                                                          \
+        }                                                                                                              \
+    }

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// gpu_mma.h: the dialect's second part, for matrix units whose layout is published (PTX ISA, "Matrix Fragments for
+// mma.m16n8k16" and "ldmatrix"): operands and results are registers that a kernel may reinterpret, so that P never leaves them.
+//
+// For lane l of 32, g = l / 4, t = l % 4; registers of 32 bits hold two 16-bit elements, the lower column (row for B) first:
+//   a[0] rows g, columns 2t, 2t+1    a[1] rows g+8    a[2] columns 2t+8, 2t+9    a[3] both     (A is 16 x 16)
+//   b0 rows 2t, 2t+1, column g       b1 rows 2t+8, 2t+9                                         (B is 16 x 8)
+//   d[0], d[1] row g, columns 2t, 2t+1;  d[2], d[3] row g+8                                     (D is 16 x 8, fp32)
+// So two neighbouring D tiles, rounded to 16 bits, are an A operand.
+//
+// Supplied by the target's file:
+//   gpu_mma<E>(d, a, b0, b1)                  D += A B
+//   gpu_cursor<A>(array, r, c)                a lane's place in a swizzled array; pin(): as gpu_pin, or a loop keeps an address
+//                                             for every constant below in a register of its own
+//   gpu_ldmatrix<TRANS, DR, DC>(x, cursor)    four 8 x 8 tiles; lane l gives row number l % 8 of tile l / 8 by its cursor moved
+//                                             by the constants DR (of 8) and DC (of 16), which stands at column 0 or 8, and gets
+//                                             of tile i in x[i] the elements 2t, 2t+1 of row g (TRANS: of column g)
+//   gpu_wave_any(bool)                        whether it holds for any lane
+//   gpu_pair<E>(lo, hi)                       two floats, rounded, in a register
+#pragma once
+#include "gpu_device.h"
+
+// A matrix in shared memory without padding: the 16-byte pieces of a row are permuted by its number, so that eight rows at one
+// column, and eight pieces of one row, both lie in different banks.
+template <class T, int ROWS, int COLS> struct alignas(128) gpu_swizzled {
+    static_assert(COLS * sizeof(T) % 128 == 0, "rows are multiples of 128 bytes");
+    static constexpr int rows = ROWS, cols = COLS, V = 16 / sizeof(T);
+    T data[ROWS * COLS];
+    GPU_FN T *at(int r, int c)
+    {
+        return data + r * COLS + ((c / V) ^ (r % 8)) * V + c % V;
+    }
+};
+
+template <int N, class T, int R, int C> GPU_FN gpu_vec<T, N> gpu_load(gpu_swizzled<T, R, C> &m, int r, int c GPU_AT)
+{
+    gpu_check_shared(m, r, c, N, false GPU_LINE);
+    gpu_vec<T, N> v;
+    gpu_move<sizeof v>(&v, m.at(r, c));
+    return v;
+}
+template <int N, class T, int R, int C>
+GPU_FN void gpu_store(gpu_swizzled<T, R, C> &m, int r, int c, const gpu_vec<T, N> &v GPU_AT)
+{
+    gpu_check_shared(m, r, c, N, true GPU_LINE);
+    gpu_move<sizeof v>(m.at(r, c), &v);
+}
+
+#if defined(__CUDACC__)
+#include "gpu_intrin_mma_cuda.h"
+#else
+#include "gpu_intrin_mma_simt.h"
+#endif

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * softmax.c: the methods of softmax on GPUs: which kernel of softmax.gpu.cpp a problem gets, and its launches.
+ *
+ * Rows of one length go to as many threads as keep a row on the chip: a part of a wave up to 512 bytes, a wave up to 2 KB, a
+ * block beyond. Rows that are so long or so few that one block each would leave the device idle are shared by several
+ * (`split`): by the length alone under BATCH_INVARIANT.
+ */
+#include "gpu_host.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define SOFTMAX_TYPE(X, name)                                                                                          \
+    X(softmax_online_##name##_8)                                                                                       \
+    X(softmax_online_##name##_32)                                                                                      \
+    X(softmax_online_##name##_32_8)                                                                                    \
+    X(softmax_online_##name##_128)                                                                                     \
+    X(softmax_online_##name##_256)                                                                                     \
+    X(softmax_online_##name##_512)                                                                                     \
+    X(softmax_online_##name##_long)                                                                                    \
+    X(softmax_split_reduce_##name)                                                                                     \
+    X(softmax_split_write_##name)                                                                                      \
+    X(softmax_backward_##name##_8)                                                                                     \
+    X(softmax_backward_##name##_32) X(softmax_backward_##name##_128) X(softmax_backward_##name##_512)
+#define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
+SOFTMAX_TYPE(DECLARE, f32)
+SOFTMAX_TYPE(DECLARE, f16)
+SOFTMAX_TYPE(DECLARE, bf16)
+DECLARE(softmax_three_pass_32)
+DECLARE(softmax_three_pass_256)
+DECLARE(softmax_backward_mixed_256)
+
+/* The kernels of one element type; `row`: for longer and longer rows. */
+enum { ROW_KERNELS = 7 };
+typedef struct softmax_kernels {
+    const gpu_kernel *row[ROW_KERNELS], *reduce, *write, *backward[4];
+} softmax_kernels;
+
+static const softmax_kernels *kernels_of(int32_t type)
+{
+#define TABLE(name)                                                                                                    \
+    {                                                                                                                  \
+        {&GPU_INFO(softmax_online_##name##_8),    &GPU_INFO(softmax_online_##name##_32),                               \
+         &GPU_INFO(softmax_online_##name##_32_8), &GPU_INFO(softmax_online_##name##_128),                              \
+         &GPU_INFO(softmax_online_##name##_256),  &GPU_INFO(softmax_online_##name##_512),                              \
+         &GPU_INFO(softmax_online_##name##_long)},                                                                     \
+            &GPU_INFO(softmax_split_reduce_##name), &GPU_INFO(softmax_split_write_##name),                             \
+        {                                                                                                              \
+            &GPU_INFO(softmax_backward_##name##_8), &GPU_INFO(softmax_backward_##name##_32),                           \
+                &GPU_INFO(softmax_backward_##name##_128), &GPU_INFO(softmax_backward_##name##_512)                     \
+        }                                                                                                              \
+    }
+    static const softmax_kernels f32 = TABLE(f32), f16 = TABLE(f16), bf16 = TABLE(bf16);
+    return type == KILN_FLOAT32 ? &f32 : type == KILN_FLOAT16 ? &f16 : &bf16;
+}
+
+static int64_t element_size(int32_t type)
+{
+    return type % 256 / 8;
+}
+
+static int64_t ceil_divide(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* The first of `count` kernels, in ascending order, that keeps a row of n elements on the chip; else the last that the device has room for. */
+static const gpu_kernel *fitting(const gpu_device *device, const gpu_kernel *const *kernels, int count, int64_t n)
+{
+    int i = 0;
+    while (i < count - 1 && kernels[i]->tile_k < n && kernels[i + 1]->shared_bytes <= device->shared_bytes)
+        i++;
+    return kernels[i];
+}
+
+/* ------------------------------------------------------------------------------------------------ arguments */
+
+enum { INNER_AXES = 3 }; /* outer axes that a launch covers; the host walks over the others */
+
+static kiln_view view_of(const kiln_softmax_problem *p, const kiln_rows *rows, bool row_value)
+{
+    kiln_view view = {NULL, rows->type, {1, 1, 1, row_value ? 1 : p->n}, {0, 0, 0, row_value ? 0 : rows->stride}};
+    if (!rows->type)
+        return view;
+    view.data = rows->data;
+    for (int i = 0; i < INNER_AXES && i < p->outer_rank; i++) {
+        view.size[2 - i] = p->outer_size[p->outer_rank - 1 - i];
+        view.stride[2 - i] = rows->outer_stride[p->outer_rank - 1 - i];
+    }
+    return view;
+}
+
+static gpu_softmax_args args_of(const kiln_softmax_problem *p)
+{
+    gpu_softmax_args a = {.x = view_of(p, &p->x, false),
+                          .y = view_of(p, &p->y, false),
+                          .lse = view_of(p, &p->lse, true),
+                          .dy = view_of(p, &p->dy, false),
+                          .dx = view_of(p, &p->dx, false),
+                          .scale = p->scale,
+                          .log = (p->flags & KILN_FLAG_LOG) != 0,
+                          .invariant = (p->flags & KILN_FLAG_BATCH_INVARIANT) != 0};
+    a.rows = 1;
+    for (int i = 0; i < INNER_AXES && i < p->outer_rank; i++)
+        a.rows *= p->outer_size[p->outer_rank - 1 - i];
+    return a;
+}
+
+/* Moves the data pointers to entry `index` of the axes that launches do not cover. */
+static void move_to(gpu_softmax_args *a, const kiln_softmax_problem *p, int64_t index)
+{
+    const struct {
+        kiln_view *view;
+        const kiln_rows *rows;
+    } all[] = {{&a->x, &p->x}, {&a->y, &p->y}, {&a->lse, &p->lse}, {&a->dy, &p->dy}, {&a->dx, &p->dx}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        int64_t offset = 0, rest = index;
+        for (int axis = p->outer_rank - INNER_AXES - 1; axis >= 0; axis--) {
+            offset += rest % p->outer_size[axis] * all[i].rows->outer_stride[axis];
+            rest /= p->outer_size[axis];
+        }
+        if (all[i].rows->type)
+            all[i].view->data = all[i].rows->data + offset * element_size(all[i].rows->type);
+    }
+}
+
+/* Launches `kernel` (then `second`, if given) for all rows, with `a->splits` items a row, or tile_q rows an item. */
+static kiln_status launch_rows(const gpu_device *device, const kiln_softmax_problem *p, gpu_softmax_args *a,
+                               const gpu_kernel *kernel, const gpu_kernel *second, kiln_stream stream)
+{
+    const int64_t launches = a->rows ? p->rows / a->rows : 0;
+    kiln_status status = KILN_OK;
+    a->items = a->splits ? a->rows * a->splits : ceil_divide(a->rows, kernel->tile_q);
+    if (a->walk && a->items > a->walk)
+        a->items = a->walk;
+    for (int64_t i = 0; i < launches && status == KILN_OK; i++) {
+        move_to(a, p, i);
+        status = gpu_launch(device, kernel, a, gpu_max_blocks(p->max_sms), stream);
+        if (status == KILN_OK && second)
+            status = gpu_launch(device, second, a, gpu_max_blocks(p->max_sms), stream);
+    }
+    return status;
+}
+
+/*
+ * The longest chain of fp32 additions: the elements of a thread, and a tree. The bound knows runs of `tile` only,
+ * depth = tile + ceil(n / tile): at least this chain, and the least of all, 2·sqrt(n), if longer.
+ */
+static void numerics_of(int64_t n, int64_t threads, kiln_numerics *numerics)
+{
+    const int64_t chain = n / threads + 80, root = (int64_t)sqrt((double)n);
+    *numerics = (kiln_numerics){.unit = 0x1p-24,
+                                .exp_error = 0x1p-21, /* of ex2.approx and lg2.approx: 2^-22 */
+                                .p_floor = 0x1p-125,
+                                .score_extra = 5, /* scale, difference, log2(e) and its rounding, the final product */
+                                .tile = root > chain ? root : chain};
+}
+
+/* ------------------------------------------------------------------------------------------------ forward */
+
+static bool same_types(const kiln_softmax_problem *p)
+{
+    return !p->y.type || p->x.type == p->y.type;
+}
+
+static bool supports_all(const gpu_device *device, const kiln_problem *problem, char *why, size_t cap)
+{
+    (void)device, (void)problem, (void)why, (void)cap;
+    return true;
+}
+
+static const gpu_kernel *three_pass_of(const kiln_softmax_problem *p)
+{
+    return p->n <= 1024 ? &GPU_INFO(softmax_three_pass_32) : &GPU_INFO(softmax_three_pass_256);
+}
+
+static const gpu_kernel *three_pass_kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
+{
+    (void)device;
+    return i == 0 ? three_pass_of(&problem->softmax) : NULL;
+}
+
+static kiln_status three_pass_run(const gpu_device *device, const kiln_problem *problem, void *workspace,
+                                  kiln_stream stream)
+{
+    (void)workspace;
+    gpu_softmax_args a = args_of(&problem->softmax);
+    return launch_rows(device, &problem->softmax, &a, three_pass_of(&problem->softmax), NULL, stream);
+}
+
+static void three_pass_numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
+{
+    (void)device;
+    numerics_of(problem->softmax.n, 64 * 32, numerics); /* runs of 64 in 32 threads or more */
+    const int64_t n = problem->softmax.n, chain = 64 + n / (n <= 1024 ? 2048 : 64 * 256) + 80;
+    if (numerics->tile < chain)
+        numerics->tile = chain;
+}
+
+/* Columns of a piece if several blocks share a row, else 0. Pieces begin on multiples of 16 bytes from the row's begin. */
+static int64_t split_columns(const gpu_device *device, const kiln_softmax_problem *p)
+{
+    const int64_t bytes = p->n * element_size(p->x.type), whole = 16 << 20, piece = 64 << 10;
+    const bool few = !(p->flags & KILN_FLAG_BATCH_INVARIANT) && p->rows < device->units && bytes > 2 * piece;
+    if (!few && bytes <= whole)
+        return 0;
+    int64_t splits = ceil_divide(bytes, piece);
+    splits = splits < 1024 ? splits : 1024;
+    return ceil_divide(ceil_divide(p->n, splits), 64) * 64;
+}
+
+static const gpu_kernel *online_of(const gpu_device *device, const kiln_softmax_problem *p)
+{
+    return fitting(device, kernels_of(p->x.type)->row, ROW_KERNELS, p->n);
+}
+
+static bool online_supports(const gpu_device *device, const kiln_problem *problem, char *why, size_t cap)
+{
+    (void)device;
+    if (same_types(&problem->softmax))
+        return true;
+    snprintf(why, cap, "x and y differ in type; online needs them alike (three_pass takes any)");
+    return false;
+}
+
+static size_t online_workspace(const gpu_device *device, const kiln_problem *problem)
+{
+    const kiln_softmax_problem *p = &problem->softmax;
+    const int64_t columns = split_columns(device, p);
+    const gpu_softmax_args a = args_of(p);
+    return columns ? (size_t)(a.rows * ceil_divide(p->n, columns)) * 2 * sizeof(float) : 0;
+}
+
+static const gpu_kernel *online_kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
+{
+    const kiln_softmax_problem *p = &problem->softmax;
+    const softmax_kernels *k = kernels_of(p->x.type);
+    if (split_columns(device, p))
+        return i == 0 ? k->reduce : i == 1 ? k->write : NULL;
+    return i == 0 ? online_of(device, p) : NULL;
+}
+
+static kiln_status online_run(const gpu_device *device, const kiln_problem *problem, void *workspace,
+                              kiln_stream stream)
+{
+    const kiln_softmax_problem *p = &problem->softmax;
+    const softmax_kernels *k = kernels_of(p->x.type);
+    gpu_softmax_args a = args_of(p);
+    a.chunk = split_columns(device, p);
+    if (!a.chunk) { /* blocks walk over the rows: as many as the device holds at once */
+        const gpu_kernel *kernel = online_of(device, p);
+        a.walk = (int64_t)device->units * kernel->blocks_per_unit;
+        return launch_rows(device, p, &a, kernel, NULL, stream);
+    }
+    a.splits = (int32_t)ceil_divide(p->n, a.chunk);
+    a.partial = (kiln_view){workspace, KILN_FLOAT32, {a.rows, a.splits, 2, 1}, {2 * (int64_t)a.splits, 2, 1, 0}};
+    return launch_rows(device, p, &a, k->reduce, k->write, stream);
+}
+
+static void online_numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
+{
+    const kiln_softmax_problem *p = &problem->softmax;
+    const int64_t columns = split_columns(device, p);
+    const gpu_kernel *kernel = online_of(device, p);
+    numerics_of(columns ? columns : p->n, columns ? 256 : kernel->threads / kernel->tile_q, numerics);
+    if (columns) { /* then the pieces, one by one */
+        const int64_t root = (int64_t)sqrt((double)p->n), chain = numerics->tile + ceil_divide(p->n, columns);
+        numerics->tile = root > chain ? root : chain;
+    }
+}
+
+const gpu_method GPU_NAME(gpu_softmax_online) = {
+    .op = KILN_OP_SOFTMAX_FORWARD,
+    .algorithm = "online",
+    .name = "softmax_online",
+    .supports = online_supports,
+    .workspace = online_workspace,
+    .kernel = online_kernel,
+    .run = online_run,
+    .numerics = online_numerics,
+};
+
+/* Second in the list: it takes what differs in type. */
+const gpu_method GPU_NAME(gpu_softmax_three_pass) = {
+    .op = KILN_OP_SOFTMAX_FORWARD,
+    .algorithm = "three_pass",
+    .name = "softmax_three_pass",
+    .supports = supports_all,
+    .kernel = three_pass_kernel,
+    .run = three_pass_run,
+    .numerics = three_pass_numerics,
+};
+
+/* ------------------------------------------------------------------------------------------------ backward */
+
+static const gpu_kernel *backward_of(const gpu_device *device, const kiln_softmax_problem *p)
+{
+    if (p->y.type != p->dy.type || p->y.type != p->dx.type)
+        return &GPU_INFO(softmax_backward_mixed_256);
+    return fitting(device, kernels_of(p->y.type)->backward, 4, p->n);
+}
+
+static const gpu_kernel *backward_kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
+{
+    return i == 0 ? backward_of(device, &problem->softmax) : NULL;
+}
+
+static kiln_status backward_run(const gpu_device *device, const kiln_problem *problem, void *workspace,
+                                kiln_stream stream)
+{
+    (void)workspace;
+    gpu_softmax_args a = args_of(&problem->softmax);
+    return launch_rows(device, &problem->softmax, &a, backward_of(device, &problem->softmax), NULL, stream);
+}
+
+static void backward_numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
+{
+    const gpu_kernel *kernel = backward_of(device, &problem->softmax);
+    numerics_of(problem->softmax.n, kernel->threads / kernel->tile_q, numerics);
+}
+
+const gpu_method GPU_NAME(gpu_softmax_backward) = {
+    .op = KILN_OP_SOFTMAX_BACKWARD,
+    .algorithm = "two_pass",
+    .name = "softmax_backward",
+    .supports = supports_all,
+    .kernel = backward_kernel,
+    .run = backward_run,
+    .numerics = backward_numerics,
+};

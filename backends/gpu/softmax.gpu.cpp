@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The softmax kernels, once for every target; softmax.c chooses among them. Names: rung, type, threads of a row.
+#include "softmax_backward.gpu.h"
+#include "softmax_online.gpu.h"
+#include "softmax_split.gpu.h"
+#include "softmax_three_pass.gpu.h"
+
+#define SOFTMAX_KERNELS(NAME, E)                                                 \
+    GPU_KERNEL(softmax_online_##NAME##_8, softmax_online<E, 8, 4, 1, 2>)         \
+    GPU_KERNEL(softmax_online_##NAME##_32, softmax_online<E, 32, 4, 1, 2>)       \
+    GPU_KERNEL(softmax_online_##NAME##_32_8, softmax_online<E, 32, 8, 1, 1>)     \
+    GPU_KERNEL(softmax_online_##NAME##_128, softmax_online<E, 128, 4, 1, 2>)     \
+    GPU_KERNEL(softmax_online_##NAME##_256, softmax_online<E, 256, 4, 1, 2>)     \
+    GPU_KERNEL(softmax_online_##NAME##_512, softmax_online<E, 512, 2, 2, 4>)     \
+    GPU_KERNEL(softmax_online_##NAME##_long, softmax_online<E, 512, 2, 8, 4>)    \
+    GPU_KERNEL(softmax_split_reduce_##NAME, softmax_split_reduce<E, 256, 4>)     \
+    GPU_KERNEL(softmax_split_write_##NAME, softmax_split_write<E, 256, 4>)       \
+    GPU_KERNEL(softmax_backward_##NAME##_8, softmax_backward<E, 8, 2>)           \
+    GPU_KERNEL(softmax_backward_##NAME##_32, softmax_backward<E, 32, 2>)         \
+    GPU_KERNEL(softmax_backward_##NAME##_128, softmax_backward<E, 128, 2>)       \
+    GPU_KERNEL(softmax_backward_##NAME##_512, softmax_backward<E, 512, 2>)
+
+SOFTMAX_KERNELS(f32, float)
+SOFTMAX_KERNELS(f16, gpu_half)
+SOFTMAX_KERNELS(bf16, gpu_bf16)
+GPU_KERNEL(softmax_three_pass_32, softmax_three_pass<32>)
+GPU_KERNEL(softmax_three_pass_256, softmax_three_pass<256>)
+GPU_KERNEL(softmax_backward_mixed_256, softmax_backward_mixed<256>)

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// softmax.gpu.h: what the softmax kernels share: a row as slots of 16 bytes, the state (m, l), reductions over the threads of
+// a row.
+//
+// Slots lie on 16-byte boundaries of the memory, wherever the row begins; the few columns before and after them are read by
+// elements. So rows of odd length cost what their neighbours cost. The sums then depend on where the row lies: with `invariant`,
+// and where the tensors of a call are not aligned alike, the whole row is read by elements.
+//
+// NaN and Inf: the maximum leaves NaN out, but exp(NaN) makes l NaN and so the row; +inf gives inf - inf, the same. Where m is
+// -inf differences are taken to 0 instead, so that every weight is 0.
+#pragma once
+#include "gpu_device.h"
+
+constexpr float SOFTMAX_LOG2E = 1.44269504089f, SOFTMAX_LN2 = 0.69314718056f;
+
+// Row r of a view, as rows of one; `live` false: a row without columns.
+template <class T> GPU_FN gpu_rows<T> softmax_row(const kiln_view &v, int64_t r, bool live)
+{
+    int64_t i0 = 0, i1 = 0, i2 = r;
+    if (v.size[0] * v.size[1] > 1) // 64-bit division is a subroutine, and outer axes are nearly always one
+        i2 = r % v.size[2], i1 = r / v.size[2] % v.size[1], i0 = r / v.size[2] / v.size[1];
+    gpu_rows<T> row = gpu_rows<T>(v, live ? i0 : 0, live ? i1 : 0).slice(live ? i2 : 0, live);
+    row.cols = live ? row.cols : 0;
+    return row;
+}
+
+// T: the element type, const for an input. A row is its body, slots of V columns from `head` on, and its edges: the columns
+// before and after, fewer than 2V of them or all.
+template <class T> struct softmax_slots {
+    using E = typename gpu_plain<T>::type;
+    static constexpr int V = 16 / sizeof(E);
+    gpu_rows<T> row;
+    int head, body, edges; // columns, slots, columns
+    GPU_FN softmax_slots(const gpu_rows<T> &r, int head_) : row(r), head(head_ < r.cols ? head_ : r.cols)
+    {
+        body = (row.cols - head) / V;
+        edges = row.cols - body * V;
+    }
+    // Columns before the first 16-byte boundary.
+    static GPU_FN int head_of(const gpu_rows<T> &r)
+    {
+        return (int)((16 - (uintptr_t)r.data % 16) % 16 / sizeof(E));
+    }
+    GPU_FN int edge(int i) const
+    {
+        return i < head ? i : i + body * V;
+    } // its column
+    GPU_FN E get(int column) const
+    {
+        return gpu_load<1>(row, 0, column)[0];
+    }
+    GPU_FN void put(int column, float y) const
+    {
+        gpu_store<1>(row, 0, column, gpu_vec<E, 1>{gpu_from_float<E>(y)});
+    }
+
+    // Slots k, k + step, ...; past the body they read as `outside`. STREAM: nobody reads them again.
+    template <bool STREAM, int N> GPU_FN void load(gpu_packed (&x)[N], int k, int step, const gpu_packed &outside) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = k + i * step < body ? gpu_load_packed<STREAM>(row, 0, head + (k + i * step) * V) : outside;
+    }
+    GPU_FN void store(int k, const gpu_vec<float, V> &y) const
+    {
+        gpu_store_stream<V>(row, 0, head + k * V, gpu_from_floats<E>(y));
+    }
+};
+
+// Where the slots of a call begin, which works on rows x and y at the same columns.
+template <class X, class Y> GPU_FN int softmax_head(const gpu_rows<X> &x, const gpu_rows<Y> &y, int invariant)
+{
+    const int head = softmax_slots<X>::head_of(x);
+    return invariant || head != softmax_slots<Y>::head_of(y) ? x.cols : head;
+}
+
+// Elements whose weight is 0 whatever the row.
+template <class E> GPU_FN gpu_packed softmax_lowest(float scale)
+{
+    return gpu_pack_all<E>(scale < 0 ? -gpu_minus_infinity() : gpu_minus_infinity());
+}
+
+// Reductions over the T threads of a row, the same in all of them. T <= GPU_WAVE: lanes of a wave, by butterflies; else the
+// whole block, through shared memory (two block barriers).
+template <int T> struct softmax_group {
+    static constexpr int WAVES = T > GPU_WAVE ? T / GPU_WAVE : 1;
+    struct shared {
+        gpu_array<float, 2, WAVES> part;
+    };
+    static GPU_FN float max(float x, shared &s, int which)
+    {
+        x = gpu_wave_max<(T < GPU_WAVE ? T : GPU_WAVE)>(x);
+        if constexpr (WAVES > 1) {
+            exchange(x, s, which);
+            for (int w = 0; w < WAVES; w++)
+                x = gpu_max(x, gpu_load<1>(s.part, which, w)[0]);
+        }
+        return x;
+    }
+    static GPU_FN float sum(float x, shared &s, int which)
+    {
+        x = gpu_wave_sum<(T < GPU_WAVE ? T : GPU_WAVE)>(x);
+        if constexpr (WAVES > 1) {
+            exchange(x, s, which);
+            x = 0;
+            for (int w = 0; w < WAVES; w++)
+                x += gpu_load<1>(s.part, which, w)[0];
+        }
+        return x;
+    }
+    static GPU_FN void exchange(float x, shared &s, int which)
+    {
+        if (gpu_lane() == 0)
+            gpu_store<1>(s.part, which, gpu_wave_id(), gpu_vec<float, 1>{x});
+        gpu_block_barrier();
+    }
+};
+
+// What an element x weighs against the maximum m of its row's scores: exp(scale·x - m). In exponents of 2 that is one fma,
+// whose base, m·log2(e) rounded, is a factor common to the row and cancels; where scores are huge the base's rounding could
+// leave the range of exponents, and the difference is taken first.
+struct softmax_weight {
+    float scale, scale_log2, m, base;
+    bool far;
+    GPU_FN softmax_weight(float scale_, float m_)
+        : scale(scale_), scale_log2(scale_ * SOFTMAX_LOG2E), m(gpu_finite_or_zero(m_)), base(m * SOFTMAX_LOG2E)
+    {
+        far = !(base < 65536.f && base > -65536.f);
+    }
+    GPU_FN float near(float x) const
+    {
+        return gpu_exp2(gpu_fma(x, scale_log2, -base));
+    }
+    GPU_FN float operator()(float x) const
+    {
+        return far ? gpu_exp2((x * scale - m) * SOFTMAX_LOG2E) : near(x);
+    }
+};
+
+// The maximum of some scores s = scale·x and the sum of their weights.
+struct softmax_state {
+    float m = gpu_minus_infinity(), l = 0;
+    GPU_FN void rebase(float to) // l counts from a new maximum
+    {
+        if (m != to)
+            l *= gpu_exp2(m * SOFTMAX_LOG2E - gpu_finite_or_zero(to) * SOFTMAX_LOG2E);
+        m = to;
+    }
+    template <class E, int N> GPU_FN void add(gpu_packed (&x)[N], float scale)
+    {
+        constexpr int V = 16 / sizeof(E);
+        float top = gpu_minus_infinity(), sum = 0;
+        if (scale > 0) { // the largest score is that of the largest element
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                gpu_pin(x[i]);
+                const auto s = gpu_unpack<E>(x[i]);
+#pragma unroll
+                for (int e = 0; e < V; e++)
+                    top = gpu_max(top, s[e]);
+            }
+            top *= scale;
+        } else
+#pragma unroll 1
+            for (int i = 0; i < N * V; i++)
+                top = gpu_max(top, element<E>(x, i) * scale);
+        rebase(gpu_max(m, top));
+        const softmax_weight weight(scale, m);
+        if (!weight.far) {
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                gpu_pin(x[i]);
+                const auto s = gpu_unpack<E>(x[i]);
+#pragma unroll
+                for (int e = 0; e < V; e++)
+                    sum += weight.near(s[e]);
+            }
+        } else
+#pragma unroll 1
+            for (int i = 0; i < N * V; i++)
+                sum += weight(element<E>(x, i));
+        l += sum;
+    }
+    // Element i, for rolled loops: registers have no index, so all are looked at.
+    template <class E, int N> static GPU_FN float element(const gpu_packed (&x)[N], int i)
+    {
+        constexpr int PER = 4 / sizeof(E); // in a word
+        uint32_t word = 0;
+#pragma unroll
+        for (int w = 0; w < 4 * N; w++)
+            if (w == i / PER)
+                word = x[w / 4][w % 4];
+        if constexpr (PER == 1)
+            return __builtin_bit_cast(float, word);
+        else
+            return gpu_to_float(E{(uint16_t)(word >> (i % PER * 16))});
+    }
+    GPU_FN void add(float x, float scale)
+    {
+        rebase(gpu_max(m, x * scale));
+        l += softmax_weight(scale, m)(x);
+    }
+    template <class GROUP> GPU_FN void gather(typename GROUP::shared &s) // over all threads of the row
+    {
+        rebase(GROUP::max(m, s, 0));
+        l = GROUP::sum(l, s, 1);
+    }
+    GPU_FN float lse() const
+    {
+        return l == 0 ? gpu_minus_infinity() : m + gpu_log2(l) * SOFTMAX_LN2;
+    }
+};
+
+// y from an element, given the state of its whole row.
+struct softmax_writer {
+    softmax_weight weight;
+    float factor; // 1/l, for log-softmax ln l
+    bool log;
+    GPU_FN softmax_writer(const softmax_state &s, float scale, bool log_) : weight(scale, s.m), log(log_)
+    {
+        factor = log ? gpu_log2(s.l) * SOFTMAX_LN2 : s.l == 0 ? 0.f : gpu_rcp(s.l);
+        if (log && s.l == 0)
+            factor = 0; // only -inf: s - 0 - 0
+    }
+    GPU_FN float operator()(float x) const
+    {
+        return log ? x * weight.scale - weight.m - factor : weight(x) * factor;
+    }
+    template <int V> GPU_FN gpu_vec<float, V> operator()(const gpu_vec<float, V> &x) const
+    {
+        gpu_vec<float, V> y;
+        if (!log && !weight.far) {
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                y[e] = weight.near(x[e]) * factor;
+        } else {
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                y[e] = (*this)(x[e]);
+        }
+        return y;
+    }
+};

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * tensors.c: global memory. The views in a launch's arguments are its tensors, under the names of views.h; an access is judged
+ * against the view that the kernel names (logical indices) and against the memory of the tensor that it belongs to.
+ */
+#include "state.h"
+
+#include "../../common/convert.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static _Thread_local launch *collecting; /* the launch whose arguments are being read */
+
+void simt_tensor(const char *name, const kiln_view *view)
+{
+    launch *l = collecting;
+    if (view->type == 0 || l->tensor_count == TENSORS)
+        return;
+    tensor *t = &l->tensors[l->tensor_count++];
+    *t = (tensor){.name = name, .view = view, .begin = (uintptr_t)view->data, .end = (uintptr_t)view->data};
+    t->element = (int32_t)kiln_type_size(view->type);
+    size_t place = (size_t)((const char *)view - (const char *)l->args);
+    if (place < ARGS_LIMIT)
+        l->tensor_of[place / 8] = (uint8_t)l->tensor_count;
+    for (int axis = 0; axis < 4; axis++)
+        if (view->size[axis] == 0)
+            return;
+    for (int axis = 0; axis < 4; axis++) {
+        int64_t far = (view->size[axis] - 1) * view->stride[axis] * t->element;
+        *(far < 0 ? &t->begin : &t->end) += (uintptr_t)far;
+    }
+    t->end += (uintptr_t)t->element;
+}
+
+static size_t touched_bytes(const tensor *t)
+{
+    return (t->end - t->begin) / (size_t)t->element / 8 + 1;
+}
+
+void *zeroed(size_t bytes)
+{
+    if (bytes < (size_t)1 << 16)
+        return calloc(1, bytes);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void zeroed_free(void *memory, size_t bytes)
+{
+    if (bytes < (size_t)1 << 16)
+        free(memory);
+    else if (memory)
+        munmap(memory, bytes);
+}
+
+bool tensors_of_launch(launch *l)
+{
+    collecting = l;
+    ((simt_entry)l->kernel->entry)(l->args, NULL);
+    collecting = NULL;
+    for (int32_t t = 0; t < l->tensor_count; t++)
+        if (!(l->tensors[t].touched = zeroed(touched_bytes(&l->tensors[t]))))
+            return false;
+    return regions_of_launch(l);
+}
+
+void tensors_free(launch *l)
+{
+    for (int32_t t = 0; t < l->tensor_count; t++)
+        zeroed_free(l->tensors[t].touched, touched_bytes(&l->tensors[t]));
+    regions_free(l);
+}
+
+/* The tensor of an access: the view's own place in the arguments, or, for a view that the kernel made, whose memory it is. */
+static int tensor_number(const launch *l, const kiln_view *view, uintptr_t p)
+{
+    uintptr_t place = (uintptr_t)view - (uintptr_t)l->args;
+    if (place < (uintptr_t)l->kernel->args_bytes && place < ARGS_LIMIT && l->tensor_of[place / 8])
+        return l->tensor_of[place / 8] - 1;
+    for (int t = 0; t < l->tensor_count; t++)
+        if (p >= l->tensors[t].begin && p < l->tensors[t].end)
+            return t;
+    return -1;
+}
+
+static void describe(char *text, size_t cap, const int64_t *index, int indices)
+{
+    if (indices == 2)
+        snprintf(text, cap, "row %lld column %lld", (long long)index[0], (long long)index[1]);
+    else
+        snprintf(text, cap, "(%lld, %lld, %lld, %lld)", (long long)index[0], (long long)index[1], (long long)index[2],
+                 (long long)index[3]);
+}
+
+void simt_global_access(const kiln_view *view, const void *p, int bytes, int align, int element, bool write,
+                        bool inside, const int64_t *index, int indices, simt_at at)
+{
+    simt_machine *m = this_machine();
+    const launch *l = m->launch;
+    const uintptr_t address = (uintptr_t)p;
+    const int number = tensor_number(l, view, address);
+    const tensor *t = number < 0 ? NULL : &l->tensors[number];
+    const char *name = t ? t->name : "(no argument)";
+    if (!inside || !t || address < t->begin || address + (uintptr_t)bytes > t->end) {
+        char place[96];
+        describe(place, sizeof place, index, indices);
+        simt_fault(at, "%s of %d bytes outside tensor %s (%lld x %lld x %lld x %lld) at %s", write ? "store" : "load",
+                   bytes, name, (long long)view->size[0], (long long)view->size[1], (long long)view->size[2],
+                   (long long)view->size[3], place);
+    }
+    if (element != t->element)
+        simt_fault(at, "%s of %d-byte elements of tensor %s, which has %d-byte ones", write ? "store" : "load", element,
+                   name, t->element);
+    if (address % (uintptr_t)align) {
+        char place[96];
+        describe(place, sizeof place, index, indices);
+        simt_fault(at, "misaligned %d-byte %s of tensor %s at %s", align, write ? "store" : "load", name, place);
+    }
+    simt_tensor_counters *c = &m->count.tensor[number];
+    *(write ? &c->written : &c->read) += bytes;
+    count_record(at, address, bytes, write ? GLOBAL_STORE : GLOBAL_LOAD, number);
+    size_t first = (address - t->begin) / (size_t)t->element;
+    for (size_t i = first; i < first + (size_t)(bytes / element); i++) {
+        const uint8_t bit = (uint8_t)(1u << i % 8);
+        if (!(__atomic_load_n(&t->touched[i / 8], __ATOMIC_RELAXED) & bit) &&
+            !(__atomic_fetch_or(&t->touched[i / 8], bit, __ATOMIC_RELAXED) & bit))
+            c->distinct += element;
+    }
+    region_access(m, t, address, bytes, write, at);
+}
+
+void simt_atomic_access(const void *p, int bytes, simt_at at)
+{
+    if ((uintptr_t)p % (uintptr_t)bytes)
+        simt_fault(at, "misaligned atomic access");
+    this_machine()->count.atomics++;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* rows.c: see rows.h. */
+#include "rows.h"
+
+#include <math.h>
+#include <string.h>
+
+kiln_context *rows_context(int32_t device)
+{
+    kiln_context_options options = {.struct_size = sizeof options, .backend = "cuda", .device = device};
+    kiln_context *context = NULL;
+    return kiln_context_create(&context, &options) == KILN_OK ? context : NULL;
+}
+
+#define RETURN_IF_NOT_OK(call)                                                                                         \
+    do {                                                                                                               \
+        kiln_status status_ = (call);                                                                                  \
+        if (status_ != KILN_OK)                                                                                        \
+            return status_;                                                                                            \
+    } while (0)
+
+kiln_status rows_new(known_rows *r, kiln_context *context)
+{
+    kiln_device device = kiln_context_device(context);
+    memset(r, 0, sizeof *r);
+    r->context = context;
+    r->shape[0] = r->shape_lse[0] = ROWS;
+    r->shape[1] = ROWS_N;
+    RETURN_IF_NOT_OK(kiln_malloc(context, sizeof(float) * ROWS * ROWS_N, &r->x));
+    RETURN_IF_NOT_OK(kiln_malloc(context, sizeof(float) * ROWS * ROWS_N, &r->y));
+    RETURN_IF_NOT_OK(kiln_malloc(context, sizeof(float) * ROWS, &r->lse));
+    r->tx = kiln_tensor_make(device, r->x, KILN_FLOAT32, 2, r->shape, NULL);
+    r->ty = kiln_tensor_make(device, r->y, KILN_FLOAT32, 2, r->shape, NULL);
+    r->tlse = kiln_tensor_make(device, r->lse, KILN_FLOAT32, 1, r->shape_lse, NULL);
+    r->args = (kiln_softmax_forward_args){.struct_size = sizeof r->args, .x = &r->tx, .y = &r->ty, .lse = &r->tlse};
+    RETURN_IF_NOT_OK(kiln_softmax_forward_workspace(context, &r->args, &r->bytes));
+    return kiln_malloc(context, r->bytes, &r->workspace);
+}
+
+kiln_status rows_free(known_rows *r)
+{
+    RETURN_IF_NOT_OK(kiln_free(r->context, r->x));
+    RETURN_IF_NOT_OK(kiln_free(r->context, r->y));
+    RETURN_IF_NOT_OK(kiln_free(r->context, r->lse));
+    return kiln_free(r->context, r->workspace);
+}
+
+kiln_status rows_set(known_rows *r, float value, kiln_stream stream)
+{
+    static _Thread_local float host[ROWS * ROWS_N];
+    for (int i = 0; i < ROWS * ROWS_N; i++)
+        host[i] = value;
+    RETURN_IF_NOT_OK(kiln_copy(r->context, r->x, host, sizeof(float) * ROWS * ROWS_N, stream));
+    RETURN_IF_NOT_OK(kiln_fill(r->context, r->y, 0xff, sizeof(float) * ROWS * ROWS_N, stream));
+    return kiln_fill(r->context, r->lse, 0xff, sizeof(float) * ROWS, stream);
+}
+
+kiln_status rows_run(known_rows *r, kiln_stream stream)
+{
+    return kiln_softmax_forward(r->context, &r->args, r->workspace, r->bytes, stream);
+}
+
+bool rows_right(known_rows *r, float value, kiln_stream stream)
+{
+    static _Thread_local float y[ROWS * ROWS_N], lse[ROWS];
+    bool right = kiln_copy(r->context, y, r->y, sizeof y, stream) == KILN_OK &&
+                 kiln_copy(r->context, lse, r->lse, sizeof lse, stream) == KILN_OK;
+    for (int i = 0; i < ROWS * ROWS_N; i++)
+        right = right && fabsf(y[i] - 1.0f / ROWS_N) <= 1e-6f / ROWS_N;
+    for (int i = 0; i < ROWS; i++)
+        right = right && fabsf(lse[i] - (value + logf(ROWS_N))) <= 2e-6f * (fabsf(value) + 8);
+    return right;
+}
