@@ -70,8 +70,8 @@ template <class E, int D, class SHAPE, bool GENERAL> struct attention_forward_fl
         gpu_array<float, 1, ROWS> scale[WAVES]; // a factor per row, on its way to load_rows
         gpu_array<float, 3 * MT, GPU_WAVE>
             state[WAVES]; // a lane's own, per row: m (before `mult`), its share of l, l's rounding
-        gpu_array<uint32_t, ROWS, NOTES>
-            notes[WAVES];                // of a careful pass: what each element of o met. 1 Inf, 2 -Inf, 3 NaN
+        gpu_array<uint32_t, ROWS, NOTES + 1>
+            notes[WAVES]; // of a careful pass: what each element of o met. 1 Inf, 2 -Inf, 3 NaN. Last: the pass
         gpu_array<int32_t, 2, BR> range; // keys that the window shows to a row: first, and past the last
         gpu_array<uint16_t, 1, GENERAL ? BC : 1> no_page; // keys whose page does not exist
         typename gpu_select<SHAPE::Q_STAYS, overlaid, separate>::type in;
@@ -164,8 +164,8 @@ template <class E, int D, class SHAPE, bool GENERAL> struct attention_forward_fl
                 for (int n = 0; n < D / M; n++)
                     tile::zero(out[t][n]);
             }
-            if (pass == 1)
-                forget(sh.notes[wave]);
+            if (careful)
+                begin_notes(sh.notes[wave], pass);
 
             if (begin < end)
                 fetch_k(sh, at, copy_k, k, begin);
@@ -268,7 +268,7 @@ template <class E, int D, class SHAPE, bool GENERAL> struct attention_forward_fl
                 copy_v.land(sh.in.t.v);
                 gpu_block_barrier(); // V and P are there, K is free
                 if (careful)
-                    take_out(sh, w, sh.notes[wave], pass == 1);
+                    take_out(sh, w, sh.notes[wave]);
                 if (step + 1 < end)
                     fetch_k(sh, at, copy_k, k, step + 1);
 #pragma unroll
@@ -419,18 +419,20 @@ template <class E, int D, class SHAPE, bool GENERAL> struct attention_forward_fl
     }
 
     // ---- careful passes ----
-    static GPU_FN void forget(gpu_array<uint32_t, ROWS, NOTES> &notes)
+    static GPU_FN void begin_notes(gpu_array<uint32_t, ROWS, NOTES + 1> &notes, int pass)
     {
-        for (int u = gpu_lane(); u < ROWS * NOTES; u += GPU_WAVE)
+        for (int u = gpu_lane(); u < ROWS * NOTES && pass == 1; u += GPU_WAVE)
             gpu_store<1>(notes, u / NOTES, u % NOTES, gpu_vec<uint32_t, 1>{0});
+        if (gpu_lane() == 0)
+            gpu_store<1>(notes, 0, NOTES, gpu_vec<uint32_t, 1>{(uint32_t)pass});
         gpu_wave_barrier();
     }
     static GPU_FN float value(shared &sh, int j, int col)
     {
         return gpu_to_float(gpu_load<1>(sh.in.t.v, VT ? col : j, VT ? j : col)[0]);
     }
-    // Non-finite numbers of the tile of V: noted, if asked, for the rows that see them, then 0. All threads; ends with a barrier.
-    static GPU_FN void take_out(shared &sh, score (&w)[MT], gpu_array<uint32_t, ROWS, NOTES> &notes, bool note)
+    // Non-finite numbers of the tile of V: noted (in pass 1) for the rows that see them, then 0. All threads; ends with a barrier.
+    static GPU_FN void take_out(shared &sh, score (&w)[MT], gpu_array<uint32_t, ROWS, NOTES + 1> &notes)
     {
         bool any = false;
 #pragma unroll 1
@@ -438,8 +440,9 @@ template <class E, int D, class SHAPE, bool GENERAL> struct attention_forward_fl
             any |= !gpu_is_finite(value(sh, u / D, u % D));
         if (!gpu_block_any(any))
             return;
+        const int todo = gpu_load<1>(notes, 0, NOTES)[0] == 1 ? ROWS * NOTES : 0;
 #pragma unroll 1
-        for (int u = gpu_lane(); note && u < ROWS * NOTES; u += GPU_WAVE) {
+        for (int u = gpu_lane(); u < todo; u += GPU_WAVE) {
             const int row = u / NOTES, word = u % NOTES;
             uint32_t bits = gpu_load<1>(notes, row, word)[0];
 #pragma unroll 1
