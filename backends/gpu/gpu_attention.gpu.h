@@ -214,8 +214,13 @@ struct gpu_row_end {
     { // offset + shift is as exact as the maximum; the logarithm is near 0
         if (l == 0)
             return gpu_minus_infinity();
+        // A score that score() held at the end of the range, which in units of log2 is nearer than in natural ones: people
+        // mask with -FLT_MAX.
+        const float most = 0x1.fffffep127f, top = offset + shift;
+        if (top <= -most || (top >= most && top - top == 0))
+            return top < 0 ? -most : most;
         const float down = shift == 0 ? 1.f : gpu_exp2(-shift); // exact
-        return 0.69314718056f * ((offset + shift) + gpu_log2(l * down));
+        return 0.69314718056f * (top + gpu_log2(l * down));
     }
     GPU_FN void store_lse(const gpu_scores &c, int64_t i) const
     {

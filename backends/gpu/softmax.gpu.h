@@ -160,10 +160,16 @@ struct softmax_state {
                     top = gpu_max(top, s[e]);
             }
             top *= scale;
-        } else
-#pragma unroll 1
-            for (int i = 0; i < N * V; i++)
-                top = gpu_max(top, element<E>(x, i) * scale);
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                gpu_pin(x[i]);
+                const auto s = gpu_unpack<E>(x[i]);
+#pragma unroll
+                for (int e = 0; e < V; e++)
+                    top = gpu_max(top, s[e] * scale);
+            }
+        }
         rebase(gpu_max(m, top));
         const softmax_weight weight(scale, m);
         if (!weight.far) {
@@ -175,25 +181,17 @@ struct softmax_state {
                 for (int e = 0; e < V; e++)
                     sum += weight.near(s[e]);
             }
-        } else
-#pragma unroll 1
-            for (int i = 0; i < N * V; i++)
-                sum += weight(element<E>(x, i));
-        l += sum;
-    }
-    // Element i, for rolled loops: registers have no index, so all are looked at.
-    template <class E, int N> static GPU_FN float element(const gpu_packed (&x)[N], int i)
-    {
-        constexpr int PER = 4 / sizeof(E); // in a word
-        uint32_t word = 0;
+        } else {
 #pragma unroll
-        for (int w = 0; w < 4 * N; w++)
-            if (w == i / PER)
-                word = x[w / 4][w % 4];
-        if constexpr (PER == 1)
-            return __builtin_bit_cast(float, word);
-        else
-            return gpu_to_float(E{(uint16_t)(word >> (i % PER * 16))});
+            for (int i = 0; i < N; i++) {
+                gpu_pin(x[i]);
+                const auto s = gpu_unpack<E>(x[i]);
+#pragma unroll
+                for (int e = 0; e < V; e++)
+                    sum += weight(s[e]);
+            }
+        }
+        l += sum;
     }
     GPU_FN void add(float x, float scale)
     {
