@@ -235,13 +235,16 @@ static void same_bits(gradients *g, int runs)
 
 static void det_1(void)
 {
-    same_bits(BACKWARD(.heads = 2, .seqlen_q = 256, .seqlen_k = 256, .d = 64, .scale = 0.125f), 30);
+    const int64_t n = test_smaller(256, 96);
+    same_bits(BACKWARD(.heads = 2, .seqlen_q = n, .seqlen_k = n, .d = 64, .scale = 0.125f), (int)test_smaller(30, 3));
 }
 
 /* Many queries add to the dk and dv of few keys: whoever does so in parallel must not lose a sum. */
 static void con_6(void)
 {
-    same_bits(BACKWARD(.seqlen_q = 2048, .seqlen_k = 128, .d = 128, .scale = 0.088f), 50);
+    same_bits(BACKWARD(.seqlen_q = test_smaller(2048, 128), .seqlen_k = test_smaller(128, 64),
+                       .d = test_smaller(128, 32), .scale = 0.088f),
+              (int)test_smaller(50, 3));
 }
 
 /* Random problems: the features of backward one after another, and together. */
