@@ -21,7 +21,7 @@ static _Thread_local char fault_text[512];
 static int32_t device_count(char *reason, size_t cap)
 {
 #if defined(__x86_64__) && defined(__AVX2__)
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("fma")) {
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
         snprintf(reason, cap, "the emulated device was built for processors with AVX2, F16C and FMA");
         return -1;
     }
