@@ -217,8 +217,8 @@ struct gpu_row_end {
         // A score that score() held at the end of the range, which in units of log2 is nearer than in natural ones: people
         // mask with -FLT_MAX.
         const float most = 0x1.fffffep127f, top = offset + shift;
-        if (top <= -most || (top >= most && top - top == 0))
-            return top < 0 ? -most : most;
+        if ((top == most || top == -most) && l == l)
+            return top;
         const float down = shift == 0 ? 1.f : gpu_exp2(-shift); // exact
         return 0.69314718056f * (top + gpu_log2(l * down));
     }
