@@ -27,7 +27,8 @@ bool kiln_is_rung(kiln_op op, const char *algorithm)
 char *kiln_tensor_data(const kiln_tensor *tensor)
 {
     static char nothing;
-    return tensor->data ? (char *)tensor->data + tensor->byte_offset : &nothing;
+    /* As integers: tensors without elements and those of queries may carry any offset. */
+    return tensor->data ? (char *)((uintptr_t)tensor->data + tensor->byte_offset) : &nothing;
 }
 
 int64_t kiln_tensor_stride(const kiln_tensor *tensor, int axis)

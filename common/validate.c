@@ -129,6 +129,9 @@ kiln_status kiln_check_optional(const kiln_context *context, const kiln_tensor *
     if (!t->data)
         return kiln_fail(KILN_INVALID_ARGUMENT, "%s.data is NULL; only queries may leave it out", name);
     uintptr_t first = (uintptr_t)t->data + t->byte_offset, align = (uintptr_t)t->dtype.bits / 8;
+    if (first < (uintptr_t)t->data)
+        return kiln_fail(KILN_INVALID_ARGUMENT, "%s.byte_offset is %" PRIu64 ": data + byte_offset wraps around", name,
+                         t->byte_offset);
     if (first % align)
         return kiln_fail(KILN_INVALID_ARGUMENT,
                          "%s.data + byte_offset is %#" PRIxPTR ", not aligned to the element size of %d bytes", name,
@@ -193,7 +196,7 @@ kiln_status kiln_check_flags(uint64_t flags, uint64_t allowed, const char *opera
 
 static bool same_start(const kiln_tensor *a, const kiln_tensor *b)
 {
-    return has_elements(a) && has_elements(b) && (char *)a->data + a->byte_offset == (char *)b->data + b->byte_offset;
+    return has_elements(a) && has_elements(b) && kiln_tensor_data(a) == kiln_tensor_data(b);
 }
 
 kiln_status kiln_check_in_place(const kiln_tensor *out, const char *out_name, const kiln_tensor *in,

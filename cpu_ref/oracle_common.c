@@ -17,7 +17,7 @@ kiln_oracle_view kiln_oracle_view_of(const kiln_tensor *tensor, int first)
         return view;
     view.type = tensor->dtype.code * 256 + tensor->dtype.bits;
     if (tensor->data)
-        view.data = (char *)tensor->data + tensor->byte_offset;
+        view.data = (char *)((uintptr_t)tensor->data + tensor->byte_offset);
     int64_t compact = 1;
     for (int axis = tensor->ndim - 1; axis >= 0; axis--) {
         int64_t size = tensor->shape[axis];

@@ -40,7 +40,7 @@ static inline bool softmax_streams(const kiln_softmax_problem *p, const kiln_row
 static inline void softmax_output_open(softmax_output *out, bool streams)
 {
     out->streams = streams;
-    out->line = NULL;
+    out->line = out->stage; /* no row lies there; a null pointer may not even be advanced by 0 */
     out->from = out->end = 0;
 }
 

@@ -145,7 +145,7 @@ typedef struct kiln_tensor {
     kiln_dtype dtype;       /**< element type */
     const int64_t *shape;   /**< ndim sizes */
     const int64_t *strides; /**< in elements; NULL = compact */
-    uint64_t byte_offset;   /**< of the first element from data, in bytes */
+    uint64_t byte_offset;   /**< of the first element from data, in bytes; data + byte_offset must not wrap around */
 } kiln_tensor;
 
 /** Builds a tensor that refers to `data`, `shape` and `strides`. `type` is KILN_FLOAT32 and so on. Never fails. */

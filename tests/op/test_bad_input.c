@@ -149,6 +149,7 @@ SPOIL(q_stride_huge, edit(&g->q)->stride[0] = INT64_MAX)
 SPOIL(q_stride_min, edit(&g->q)->stride[0] = INT64_MIN)
 SPOIL(q_size_huge, edit(&g->q)->shape[2] = INT64_MAX)
 SPOIL(misaligned, edit(&g->q)->tensor.byte_offset = 1)
+SPOIL(offset_wraps, edit(&g->q)->tensor.byte_offset = UINT64_MAX - 63)
 SPOIL(bias_query, edit(&g->bias)->shape[2] = 3)
 SPOIL(bias_key, edit(&g->bias)->shape[3] = 6)
 SPOIL(bias_head, edit(&g->bias)->shape[1] = 2)
@@ -284,7 +285,7 @@ static const bad_attention attention_rows[] = {
 /* What only the call sees: addresses, and contents of lengths. `supported` accepts these (or the backend lacks the feature).
  * The last row clamps to the 64 keys that the table has room for, and the last of its pages is nobody's. */
 static const bad_contents content_rows[] = {
-    {{"misaligned", &dense, misaligned, INVALID, {"q.data", "aligned", "4"}}, 0}, {{"o is q", &dense, o_is_q, INVALID, {"o and ", "q"}}, 0}, {{"lse is bias", &dense, lse_is_bias, INVALID, {"softmax_lse", "bias"}}, 0}, {{"data NULL", &dense, data_null, INVALID, {"v.data", "NULL"}}, 0},
+    {{"misaligned", &dense, misaligned, INVALID, {"q.data", "aligned", "4"}}, 0}, {{"offset wraps", &dense, offset_wraps, INVALID, {"q.byte_offset", "wraps"}}, 0}, {{"o is q", &dense, o_is_q, INVALID, {"o and ", "q"}}, 0}, {{"lse is bias", &dense, lse_is_bias, INVALID, {"softmax_lse", "bias"}}, 0}, {{"data NULL", &dense, data_null, INVALID, {"v.data", "NULL"}}, 0},
     {{"seqused_q < 0", &shortened, used_q_negative, INVALID, {"seqused_q[1]", "-1", "5"}}, SEQUSED}, {{"seqused_q long", &shortened, used_q_long, INVALID, {"seqused_q[1]", "6", "5"}}, SEQUSED}, {{"VAR-9: seqused_k < 0", &shortened, used_k_negative, INVALID, {"seqused_k[2]", "-1", "7"}}, SEQUSED}, {{"seqused_k long", &shortened, used_k_long, INVALID, {"seqused_k[0]", "8", "7"}}, SEQUSED},
     {{"leftpad < 0", &shortened, leftpad_negative, INVALID, {"leftpad_k[0]", "-1"}}, SEQUSED}, {{"leftpad long", &shortened, leftpad_long, INVALID, {"leftpad_k[0]"}}, SEQUSED}, {{"cache_batch_idx < 0", &shortened, cache_idx_negative, INVALID, {"cache_batch_idx[1]", "-1", "4"}}, CACHE_IDX}, {{"cache_batch_idx past", &shortened, cache_idx_past, INVALID, {"cache_batch_idx[1]", "5", "4"}}, CACHE_IDX},
     {{"cu_seqlens_q[0]", &packed, cu_q_first, INVALID, {"cu_seqlens_q[0]", "-1"}}, CU_SEQLENS}, {{"cu_seqlens_q descends", &packed, cu_q_descends, INVALID, {"cu_seqlens_q[2]", "0"}}, CU_SEQLENS}, {{"cu_seqlens_k descends", &packed, cu_k_descends, INVALID, {"cu_seqlens_k[2]", "1"}}, CU_SEQLENS}, {{"cu_seqlens_q past", &packed, cu_q_past, INVALID, {"cu_seqlens_q[3]", "1000"}}, CU_SEQLENS},
