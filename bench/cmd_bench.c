@@ -3,12 +3,14 @@
  * cmd_bench.c: `kiln bench`. For each problem: build once, judge every rung, then time those that passed against each other.
  * The JSON document ("kiln-bench-1") holds everything that the text shows, with raw numbers in SI units.
  */
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../common/context.h"
 #include "commands.h"
+#include "counters.h"
 #include "judge.h"
 #include "ladder.h"
 #include "lines.h"
@@ -29,12 +31,16 @@ static const command about = {
     "times\n"
     "it for backward. GB/s: bytes of the traffic ledger divided by time (naive, tiled, flash1: their own traffic; "
     "others:\n"
-    "every tensor once). \"of peak\": share of the ceiling named below the table.\n",
+    "every tensor once). \"of peak\": share of the ceiling named below the table.\n"
+    "With --counters an emulated device prints what one call of each rung did, instead of times, and the ledger's bytes "
+    "for\n"
+    "it: distinct bytes of each launch for naive and tiled, bytes requested for others; lse and 1/l on their own.\n",
     "  kiln bench                                              the ladder at a size that takes about a minute\n"
     "  kiln bench b1h1q8192d128:fp32                           another problem\n"
     "  kiln bench --algorithm naive,flash2 b1h8q2048d64:bf16:causal_br\n"
     "  kiln bench --op softmax_forward r4096n4096:fp32\n"
-    "  kiln bench --format json > this-machine.json\n",
+    "  kiln bench --format json > this-machine.json\n"
+    "  kiln bench --backend simt-cuda --counters --algorithm tiled,tiled_unpadded b1h1q256d64:bf16\n",
     "Problems are written as `kiln verify --help` explains.\n"};
 
 static const column columns[] = {
@@ -67,7 +73,7 @@ typedef struct benchmark {
     const char *op, *algorithms, *format_name;
     double seconds;
     int64_t samples;
-    bool cold;
+    bool cold, counters;
     output_format format;
     device_peak peak;
     json_t *problems;
@@ -81,11 +87,21 @@ typedef struct rival {
     judge_report report;
     timing timing;
     ladder_cost cost;
+    json_t *launches; /* what the device counted; NULL without --counters */
 } rival;
 
 static int default_problems(const benchmark *b, kiln_op op, const char **texts)
 {
     bool cpu = b->session.info.device.device_type == KILN_DEVICE_CPU;
+    char why[128];
+    if (counters_available(&b->session.info, why, sizeof why)) /* an emulated device: a thousand times slower */
+        switch (op) {
+        case KILN_OP_SOFTMAX_FORWARD: texts[0] = "softmax_forward:r64n4096:bf16"; return 1;
+        case KILN_OP_SOFTMAX_BACKWARD: texts[0] = "softmax_backward:r64n4096:bf16"; return 1;
+        case KILN_OP_ATTENTION_MERGE: texts[0] = "attention_merge:b1h2q128d64:bf16:parts=4"; return 1;
+        case KILN_OP_ATTENTION_BACKWARD: texts[0] = "attention_backward:b1h1q128d64:bf16"; return 1;
+        default: texts[0] = "b1h1q256d64:bf16", texts[1] = "b1h1q256d128:bf16"; return 2;
+        }
     switch (op) {
     case KILN_OP_SOFTMAX_FORWARD:
         texts[0] = cpu ? "softmax_forward:r4096n8192:fp32" : "softmax_forward:r65536n8192:fp16";
@@ -132,6 +148,13 @@ static const char *shown_name(const char *algorithm)
     return algorithm[0] != '\0' ? algorithm : "auto";
 }
 
+/* FLOP/s of the units that a rung works on: `naive` multiplies in fp32 whatever the type is. */
+static double ceiling_of(const benchmark *b, const rival *r)
+{
+    int32_t type = strcmp(r->name, "naive") == 0 ? KILN_FLOAT32 : r->runner.data->spec.type;
+    return device_peak_flops(&b->peak, type);
+}
+
 static json_t *result_of(const benchmark *b, const rival *r, const char *line, const rival *first)
 {
     const timing *t = &r->timing;
@@ -144,9 +167,11 @@ static json_t *result_of(const benchmark *b, const rival *r, const char *line, c
     json_object_set_new(result, "elements_checked", json_integer(r->report.checked));
     json_object_set_new(result, "elements", json_integer(r->report.total));
     json_object_set_new(result, "workspace_bytes", json_integer((json_int_t)r->report.workspace_bytes));
+    if (r->launches != NULL)
+        counters_record(result, r->launches, r->runner.data, r->name);
     if (r->report.verdict != JUDGE_RIGHT || t->samples == 0)
         return result; /* no timing of what is not right */
-    double peak = device_peak_flops(&b->peak, r->runner.data->spec.type), bandwidth = b->peak.model.bandwidth;
+    double peak = ceiling_of(b, r), bandwidth = b->peak.model.bandwidth;
     double flop_rate = r->cost.flops / t->median, byte_rate = r->cost.bytes / t->median;
     json_object_set_new(result, "median_s", json_real(t->median));
     json_object_set_new(result, "min_s", json_real(t->minimum));
@@ -208,9 +233,7 @@ static int admit(benchmark *b, runner *owner, const char *line, rival *rivals, i
         }
         kiln_numerics numerics = {0};
         kiln_internal_numerics(b->session.context, r->runner.call.op, problem_call_args(&r->runner.call), &numerics);
-        int32_t score_bytes =
-            b->session.info.device.device_type == KILN_DEVICE_CPU || owner->data->spec.type == KILN_FLOAT32 ? 4 : 2;
-        r->cost = ladder_cost_of(owner->data, r->name, numerics.tile, score_bytes);
+        r->cost = ladder_cost_of(owner->data, r->name, numerics.tile);
     }
     if (admitted == 0 && *code == EXIT_RIGHT)
         *code = usage_error(&about, "%s: no rung of %s does this problem on %s: %s", line,
@@ -238,6 +261,19 @@ static int time_right_ones(benchmark *b, rival *rivals, int count)
     return EXIT_RIGHT;
 }
 
+/* Also what is wrong is counted: the numbers may tell why. */
+static int count_all(rival *rivals, int count)
+{
+    char why[256];
+    for (int i = 0; i < count; i++) {
+        progress("counting %s", rivals[i].runner.kernel);
+        rivals[i].launches = counters_run(&rivals[i].runner, why, sizeof why);
+        if (rivals[i].launches == NULL)
+            return usage_error(&about, "%s", why);
+    }
+    return EXIT_RIGHT;
+}
+
 static void print_problem(const benchmark *b, const json_t *results, const char *line, const rival *rivals, int count)
 {
     const rival *best = NULL;
@@ -250,8 +286,7 @@ static void print_problem(const benchmark *b, const json_t *results, const char 
         printf("Nothing was timed, because nothing was right.\n");
         return;
     }
-    double share = best->cost.flops > 0 ? best->cost.flops / best->timing.median /
-                                              device_peak_flops(&b->peak, best->runner.data->spec.type)
+    double share = best->cost.flops > 0 ? best->cost.flops / best->timing.median / ceiling_of(b, best)
                                         : best->cost.bytes / best->timing.median / b->peak.model.bandwidth;
     printf("%s is the fastest", shown_name(best->name));
     if (best != &rivals[0] && rivals[0].timing.samples > 0)
@@ -290,13 +325,19 @@ static int bench_one(benchmark *b, const problem_spec *spec)
         int count = rivals != NULL ? admit(b, &owner, line, rivals, &code) : 0;
         json_t *results = json_array();
         if (code == EXIT_RIGHT)
-            code = time_right_ones(b, rivals, count);
+            code = b->counters ? count_all(rivals, count) : time_right_ones(b, rivals, count);
         for (int i = 0; i < count; i++)
             json_array_append_new(results, result_of(b, &rivals[i], line, &rivals[0]));
-        if (code == EXIT_RIGHT && b->format == OUTPUT_TEXT)
+        if (code == EXIT_RIGHT && b->format == OUTPUT_TEXT && b->counters) {
+            printf("\n%s\n", line);
+            counters_print(stdout, results);
+        } else if (code == EXIT_RIGHT && b->format == OUTPUT_TEXT) {
             print_problem(b, results, line, rivals, count);
-        for (int i = 0; i < count; i++)
+        }
+        for (int i = 0; i < count; i++) {
+            json_decref(rivals[i].launches);
             runner_close(&rivals[i].runner);
+        }
         json_array_extend(b->problems, results);
         json_decref(results);
         free(rivals);
@@ -312,6 +353,10 @@ static void print_header(const benchmark *b)
     text_si(b->peak.model.flops32, "FLOP/s", flops, sizeof flops);
     text_si(b->peak.model.bandwidth, "B/s", bandwidth, sizeof bandwidth);
     session_print(&b->session);
+    if (b->counters) {
+        fflush(stdout);
+        return;
+    }
     if (b->peak.model.flops16 != b->peak.model.flops32) {
         char flops16[32];
         text_si(b->peak.model.flops16, "FLOP/s", flops16, sizeof flops16);
@@ -330,9 +375,15 @@ static void print_end(const benchmark *b, json_t *environment)
     json_t *value;
     switch (b->format) {
     case OUTPUT_TEXT:
-        printf("\nEvery timed result was checked against the fp64 oracle in this run; \"speed-up\" is over the first "
-               "line of its "
-               "table.\n");
+        if (b->counters)
+            printf("\nEvery result was checked against the fp64 oracle in this run. \"bytes\" says which are counted: each "
+                   "launch's\ndifferent ones, or all that were requested. \"formula\": the rung of the traffic ledger, with "
+                   "the tiles of the kernel;\n- every tensor once, or the passes of softmax. lse and 1/l (naive, tiled) are not "
+                   "in it.\n");
+        else
+            printf("\nEvery timed result was checked against the fp64 oracle in this run; \"speed-up\" is over the first "
+                   "line of its "
+                   "table.\n");
         break;
     case OUTPUT_CSV:
         json_object_foreach(environment, key, value)
@@ -341,11 +392,18 @@ static void print_end(const benchmark *b, json_t *environment)
             printf("# %s: %s\n", key, text != NULL ? text : "");
             free(text);
         }
-        output_csv(stdout, columns, COLUMNS, b->problems);
+        if (b->counters)
+            counters_csv(stdout, b->problems);
+        else
+            output_csv(stdout, columns, COLUMNS, b->problems);
         break;
     case OUTPUT_JSON: {
-        json_t *document = json_pack("{s:s, s:O, s:o, s:b, s:O}", "schema", "kiln-bench-1", "environment", environment,
-                                     "peak", device_peak_json(&b->peak), "cold_cache", b->cold, "results", b->problems);
+        json_t *document = b->counters
+                               ? json_pack("{s:s, s:O, s:O}", "schema", "kiln-counters-1", "environment", environment,
+                                           "results", b->problems)
+                               : json_pack("{s:s, s:O, s:o, s:b, s:O}", "schema", "kiln-bench-1", "environment",
+                                           environment, "peak", device_peak_json(&b->peak), "cold_cache", b->cold,
+                                           "results", b->problems);
         output_json(stdout, document);
         json_decref(document);
         break;
@@ -362,7 +420,8 @@ static int bench_all(benchmark *b, kiln_op op, const char *const *texts, int cou
         code = line_problem(&about, texts[i], op, algorithms, &spec);
     if (code != EXIT_RIGHT)
         return code;
-    b->peak = device_peak_of(&b->session);
+    if (!b->counters)
+        b->peak = device_peak_of(&b->session);
     if (b->format == OUTPUT_TEXT)
         print_header(b);
     for (int i = 0; i < count && code == EXIT_RIGHT; i++) {
@@ -378,9 +437,12 @@ int command_bench(int argc, char **argv)
 {
     static benchmark b;
     const char *defaults[2];
+    const double no_seconds = -DBL_MAX;
+    const int64_t no_samples = INT64_MIN;
+    char why[256];
     int words, code;
-    b.seconds = 2;
-    b.samples = 5;
+    b.seconds = no_seconds;
+    b.samples = no_samples;
     b.format_name = "text";
     const option options[] = {
         {"op", OPTION_TEXT, &b.op, "NAME", "operation of problems that name none: attention_forward"},
@@ -390,6 +452,8 @@ int command_bench(int argc, char **argv)
         {"seconds", OPTION_DOUBLE, &b.seconds, "S", "about how long to time each rung: 2"},
         {"samples", OPTION_INT, &b.samples, "N", "at least so many samples of each: 5"},
         {"cold-cache", OPTION_SWITCH, &b.cold, NULL, "overwrite the caches before every call"},
+        {"counters", OPTION_SWITCH, &b.counters, NULL,
+         "emulated devices: what one call does, and the ledger's bytes; no times"},
         {"format", OPTION_TEXT, &b.format_name, "FORMAT", "text, csv or json"},
     };
     if (!options_read(&about, options, sizeof options / sizeof *options, argc, argv, &words, &code))
@@ -400,10 +464,20 @@ int command_bench(int argc, char **argv)
         return code;
     if (!output_format_find(b.format_name, &b.format))
         return usage_error(&about, "--format is text, csv or json, not \"%s\"", b.format_name);
+    if (b.counters && (b.seconds != no_seconds || b.samples != no_samples || b.cold))
+        return usage_error(&about, "--counters times nothing: --seconds, --samples and --cold-cache have no effect");
+    if (b.seconds == no_seconds)
+        b.seconds = 2;
+    if (b.samples == no_samples)
+        b.samples = 5;
     if (!(b.seconds >= 0 && b.seconds <= 3600) || b.samples < 1 || b.samples > 200)
         return usage_error(&about, "--seconds is 0 to 3600, --samples 1 to 200");
     if ((code = session_open(&b.session, &about, NULL, NULL)) != EXIT_RIGHT)
         return code;
+    if (b.counters && !counters_available(&b.session.info, why, sizeof why)) {
+        session_close(&b.session);
+        return usage_error(&about, "--counters: %s", why);
+    }
     int count = words > 0 ? words : default_problems(&b, op, defaults);
     b.problems = json_array();
     code = bench_all(&b, op, words > 0 ? (const char *const *)argv : defaults, count);

@@ -158,7 +158,8 @@ void counters_add(simt_counters *sum, const simt_counters *more)
     for (int t = 0; t < SIMT_TENSORS; t++) {
         simt_tensor_counters *a = &sum->tensor[t];
         const simt_tensor_counters *b = &more->tensor[t];
-        a->read += b->read, a->written += b->written, a->distinct += b->distinct;
+        a->read += b->read, a->written += b->written;
+        a->distinct_read += b->distinct_read, a->distinct_written += b->distinct_written;
         a->read_sectors += b->read_sectors, a->written_sectors += b->written_sectors;
     }
     sum->shared_accesses += more->shared_accesses;

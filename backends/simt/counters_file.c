@@ -26,10 +26,10 @@ static void write_tensors(FILE *file, const simt_counters *c)
         if (x->read + x->written == 0)
             continue;
         fprintf(file,
-                "%s\"%s\": {\"read\": %lld, \"written\": %lld, \"distinct\": %lld, \"read_sectors\": %lld, "
-                "\"written_sectors\": %lld}",
-                comma, x->name, (long long)x->read, (long long)x->written, (long long)x->distinct,
-                (long long)x->read_sectors, (long long)x->written_sectors);
+                "%s\"%s\": {\"read\": %lld, \"written\": %lld, \"distinct_read\": %lld, \"distinct_written\": %lld, "
+                "\"read_sectors\": %lld, \"written_sectors\": %lld}",
+                comma, x->name, (long long)x->read, (long long)x->written, (long long)x->distinct_read,
+                (long long)x->distinct_written, (long long)x->read_sectors, (long long)x->written_sectors);
         comma = ", ";
     }
     fprintf(file, "}");
@@ -51,6 +51,7 @@ bool simt_counters_append(const char *path, const gpu_kernel *kernel, int32_t bl
     if (file) {
         fprintf(file, "{\"kernel\": \"%s\", \"wave\": %d, \"blocks\": %d, \"threads\": %d, \"shared_bytes\": %d",
                 kernel->name, kernel->wave, blocks, kernel->threads, kernel->shared_bytes);
+        fprintf(file, ", \"tile_q\": %d, \"tile_k\": %d", kernel->tile_q, kernel->tile_k);
         fprintf(file, ", \"shared_accesses\": %lld, \"shared_phases\": %lld, \"bank_conflicts\": %lld",
                 (long long)c->shared_accesses, (long long)c->shared_phases, (long long)c->bank_conflicts);
         fprintf(file, ", \"exchanges\": %lld, \"matrix_ops\": %lld, \"wave_barriers\": %lld", (long long)c->exchanges,

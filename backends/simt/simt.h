@@ -11,10 +11,10 @@
 enum { SIMT_TENSORS = 48, SIMT_LINES = 8 };
 
 typedef struct simt_tensor_counters {
-    const char *name;                      /* as in the argument struct; NULL past the last */
-    int64_t read, written;                 /* bytes requested */
-    int64_t distinct;                      /* different bytes among them */
-    int64_t read_sectors, written_sectors; /* of 32 bytes, per instruction of a wave */
+    const char *name;                        /* as in the argument struct; NULL past the last */
+    int64_t read, written;                   /* bytes requested */
+    int64_t distinct_read, distinct_written; /* different bytes among them */
+    int64_t read_sectors, written_sectors;   /* of 32 bytes, per instruction of a wave */
 } simt_tensor_counters;
 
 typedef struct simt_counters {

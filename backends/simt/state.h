@@ -56,7 +56,7 @@ typedef struct tensor {
     uintptr_t begin, end; /* the bytes from its lowest to its highest element */
     int32_t element;      /* bytes */
     int32_t region;
-    uint8_t *touched; /* a bit per element; atomic */
+    uint8_t *touched[2]; /* a bit per element that was read, and written; atomic */
 } tensor;
 
 /* Memory that tensors cover, those that overlap (k and v, an in-place softmax) together: who wrote and read each granule, the

@@ -62,15 +62,17 @@ bool tensors_of_launch(launch *l)
     ((simt_entry)l->kernel->entry)(l->args, NULL);
     collecting = NULL;
     for (int32_t t = 0; t < l->tensor_count; t++)
-        if (!(l->tensors[t].touched = zeroed(touched_bytes(&l->tensors[t]))))
-            return false;
+        for (int write = 0; write < 2; write++)
+            if (!(l->tensors[t].touched[write] = zeroed(touched_bytes(&l->tensors[t]))))
+                return false;
     return regions_of_launch(l);
 }
 
 void tensors_free(launch *l)
 {
     for (int32_t t = 0; t < l->tensor_count; t++)
-        zeroed_free(l->tensors[t].touched, touched_bytes(&l->tensors[t]));
+        for (int write = 0; write < 2; write++)
+            zeroed_free(l->tensors[t].touched[write], touched_bytes(&l->tensors[t]));
     regions_free(l);
 }
 
@@ -124,10 +126,10 @@ void simt_global_access(const kiln_view *view, const void *p, int bytes, int ali
     count_record(at, address, bytes, write ? GLOBAL_STORE : GLOBAL_LOAD, number);
     size_t first = (address - t->begin) / (size_t)t->element;
     for (size_t i = first; i < first + (size_t)(bytes / element); i++) {
+        uint8_t *byte = &t->touched[write][i / 8];
         const uint8_t bit = (uint8_t)(1u << i % 8);
-        if (!(__atomic_load_n(&t->touched[i / 8], __ATOMIC_RELAXED) & bit) &&
-            !(__atomic_fetch_or(&t->touched[i / 8], bit, __ATOMIC_RELAXED) & bit))
-            c->distinct += element;
+        if (!(__atomic_load_n(byte, __ATOMIC_RELAXED) & bit) && !(__atomic_fetch_or(byte, bit, __ATOMIC_RELAXED) & bit))
+            *(write ? &c->distinct_written : &c->distinct_read) += element;
     }
     region_access(m, t, address, bytes, write, at);
 }
