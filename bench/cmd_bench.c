@@ -32,7 +32,8 @@ static const command about = {
     "it for backward. GB/s: bytes of the traffic ledger divided by time (naive, tiled, flash1: their own traffic; "
     "others:\n"
     "every tensor once). \"of peak\": share of the ceiling named below the table.\n"
-    "With --counters an emulated device prints what one call of each rung did, instead of times, and the ledger's bytes "
+    "With --counters an emulated device prints what one call of each rung did, instead of times, and the ledger's "
+    "bytes "
     "for\n"
     "it: distinct bytes of each launch for naive and tiled, bytes requested for others; lse and 1/l on their own.\n",
     "  kiln bench                                              the ladder at a size that takes about a minute\n"
@@ -376,14 +377,18 @@ static void print_end(const benchmark *b, json_t *environment)
     switch (b->format) {
     case OUTPUT_TEXT:
         if (b->counters)
-            printf("\nEvery result was checked against the fp64 oracle in this run. \"bytes\" says which are counted: each "
-                   "launch's\ndifferent ones, or all that were requested. \"formula\": the rung of the traffic ledger, with "
-                   "the tiles of the kernel;\n- every tensor once, or the passes of softmax. lse and 1/l (naive, tiled) are not "
+            printf("\nEvery result was checked against the fp64 oracle in this run. \"bytes\" says which are counted: "
+                   "each "
+                   "launch's\ndifferent ones, or all that were requested. \"formula\": the rung of the traffic ledger, "
+                   "with "
+                   "the tiles of the kernel;\n- every tensor once, or the passes of softmax. lse and 1/l (naive, "
+                   "tiled) are not "
                    "in it.\n");
         else
-            printf("\nEvery timed result was checked against the fp64 oracle in this run; \"speed-up\" is over the first "
-                   "line of its "
-                   "table.\n");
+            printf(
+                "\nEvery timed result was checked against the fp64 oracle in this run; \"speed-up\" is over the first "
+                "line of its "
+                "table.\n");
         break;
     case OUTPUT_CSV:
         json_object_foreach(environment, key, value)
@@ -398,12 +403,11 @@ static void print_end(const benchmark *b, json_t *environment)
             output_csv(stdout, columns, COLUMNS, b->problems);
         break;
     case OUTPUT_JSON: {
-        json_t *document = b->counters
-                               ? json_pack("{s:s, s:O, s:O}", "schema", "kiln-counters-1", "environment", environment,
-                                           "results", b->problems)
-                               : json_pack("{s:s, s:O, s:o, s:b, s:O}", "schema", "kiln-bench-1", "environment",
-                                           environment, "peak", device_peak_json(&b->peak), "cold_cache", b->cold,
-                                           "results", b->problems);
+        json_t *document =
+            b->counters ? json_pack("{s:s, s:O, s:O}", "schema", "kiln-counters-1", "environment", environment,
+                                    "results", b->problems)
+                        : json_pack("{s:s, s:O, s:o, s:b, s:O}", "schema", "kiln-bench-1", "environment", environment,
+                                    "peak", device_peak_json(&b->peak), "cold_cache", b->cold, "results", b->problems);
         output_json(stdout, document);
         json_decref(document);
         break;

@@ -98,12 +98,13 @@ counters_bytes counters_bytes_of(const json_t *launches, const problem_data *dat
         json_object_foreach(json_object_get(launch, "tensors"), name, tensor)
         {
             double requested = (double)(number(tensor, "read") + number(tensor, "written"));
+            double distinct = (double)(number(tensor, "distinct_read") + number(tensor, "distinct_written"));
             if (strcmp(name, "lse") == 0)
                 bytes.lse += requested;
             else if (bytes.ledger.distinct && strcmp(name, "part_lse") == 0)
-                bytes.factors += requested;
+                bytes.factors += distinct;
             else if (bytes.ledger.distinct)
-                bytes.matrices += (double)(number(tensor, "distinct_read") + number(tensor, "distinct_written"));
+                bytes.matrices += distinct;
             else
                 bytes.matrices += requested;
         }
@@ -113,9 +114,8 @@ counters_bytes counters_bytes_of(const json_t *launches, const problem_data *dat
 
 void counters_record(json_t *result, json_t *launches, const problem_data *data, const char *algorithm)
 {
-    static const char *const sums[] = {"shared_accesses", "shared_phases", "bank_conflicts", "column_conflicts",
-                                       "exchanges",       "matrix_ops",    "wave_barriers",  "block_barriers",
-                                       "atomics"};
+    static const char *const sums[] = {"shared_accesses", "shared_phases", "bank_conflicts", "exchanges",
+                                       "matrix_ops",      "wave_barriers", "block_barriers", "atomics"};
     const counters_bytes bytes = counters_bytes_of(launches, data, algorithm);
     json_object_set_new(result, "counted", json_string(bytes.ledger.distinct ? "distinct" : "requested"));
     json_object_set_new(result, "counted_bytes", json_integer((json_int_t)bytes.matrices));

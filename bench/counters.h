@@ -24,7 +24,7 @@ typedef struct counters_bytes {
     ladder_bytes ledger;
     double matrices; /* all tensors but those below; requested, or distinct of each launch, as the ledger counts */
     double lse;      /* requested */
-    double factors;  /* naive, tiled: 1/l of each row, which the ledger leaves out; requested */
+    double factors;  /* naive, tiled: 1/l of each row, which the ledger leaves out */
 } counters_bytes;
 counters_bytes counters_bytes_of(const json_t *launches, const problem_data *data, const char *algorithm);
 

@@ -60,9 +60,9 @@ static kiln_rung formula_of(const char *algorithm)
     static const struct {
         const char *algorithm;
         kiln_rung rung;
-    } formulas[] = {{"naive", KILN_RUNG_NAIVE},          {"tiled", KILN_RUNG_TILED},   {"tiled_unpadded", KILN_RUNG_TILED},
-                    {"flash1", KILN_RUNG_FLASH1},        {"flash2", KILN_RUNG_FLASH2}, {"mma", KILN_RUNG_FLASH2},
-                    {"wgmma", KILN_RUNG_FLASH2},         {"mfma", KILN_RUNG_FLASH2}};
+    } formulas[] = {{"naive", KILN_RUNG_NAIVE},   {"tiled", KILN_RUNG_TILED},   {"tiled_unpadded", KILN_RUNG_TILED},
+                    {"flash1", KILN_RUNG_FLASH1}, {"flash2", KILN_RUNG_FLASH2}, {"mma", KILN_RUNG_FLASH2},
+                    {"wgmma", KILN_RUNG_FLASH2},  {"mfma", KILN_RUNG_FLASH2}};
     for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
         if (strcmp(algorithm, formulas[i].algorithm) == 0)
             return formulas[i].rung;

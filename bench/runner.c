@@ -162,8 +162,8 @@ static bool knows(const kiln_context *context, kiln_op op, const char *algorithm
 int runner_rungs(const kiln_context *context, kiln_op op, const char **names)
 {
     static const char *const softmax[] = {"three_pass", "online", NULL};
-    static const char *const attention[] = {"naive", "tiled", "tiled_unpadded", "flash1",  "flash2", "mma",
-                                            "wgmma", "mfma",  "splitkv", NULL};
+    static const char *const attention[] = {"naive", "tiled", "tiled_unpadded", "flash1",  "flash2",
+                                            "mma",   "wgmma", "mfma",           "splitkv", NULL};
     static const char *const automatic[] = {"", NULL};
     const char *const *ladder = op == KILN_OP_SOFTMAX_FORWARD     ? softmax
                                 : op == KILN_OP_ATTENTION_FORWARD ? attention

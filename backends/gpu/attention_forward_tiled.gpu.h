@@ -5,8 +5,9 @@
 //   scores   64 × 64 scores an item: Q·Kᵀ in chunks of DEPTH columns, then scale, softcap, bias, ALiBi, masks
 //   softmax  that of `naive`
 //   values   64 rows × 64 columns of o an item: P·V in chunks of DEPTH keys; P rounded to the type of V, fp16 by 2^15 larger
-// Rows in shared memory are padded by 16 bytes, so that a column's elements lie in different banks; the unpadded variant
-// (algorithm "tiled_unpadded") stays to show what that saves. Same arithmetic, same bits.
+// Rows in shared memory are padded (operands by 16 bytes, results as the unit that stores them wants it), and pieces of a tile
+// go to lanes in an order that suits them: no access has a bank conflict, on 32 lanes and on 64 (tests/simt/test_counters.c).
+// The unpadded variant (algorithm "tiled_unpadded") stays to show what that saves. Same arithmetic, same bits.
 //
 // Non-finite numbers of V are taken out of the tiles. If there were any, or if o overflowed, each element of o asks the plain
 // sum of `naive` for its class, and keeps its own value unless that is NaN or Inf by right.
@@ -24,7 +25,8 @@ template <class E, int PAD> struct tiled_product {
     using left = gpu_array<E, SIDE, DEPTH, PAD>;     // a[row][k]
     using right = gpu_array<E, SIDE, DEPTH, PAD>;    // b[column][k]
     using right_by_rows = gpu_array<E, by_rows ? DEPTH : SIDE, by_rows ? SIDE : DEPTH, PAD>;
-    using result = gpu_array<float, SIDE, SIDE, 4>;
+    // WMMA stores 4 rows of 8 numbers at once, MFMA 2 rows of 16 that lie 4 apart.
+    using result = gpu_array<float, SIDE, SIDE, PAD == 0 ? 0 : GPU_WAVE == 32 ? 8 : 4>;
     typename tile::acc sum[SIDE / M];
     GPU_FN tiled_product()
     {
@@ -76,7 +78,7 @@ template <int PAD> struct tiled_product<float, PAD> {
     using left = gpu_array<float, SIDE, DEPTH, PAD>;
     using right = gpu_array<float, SIDE, DEPTH, PAD>;
     using right_by_rows = gpu_array<float, DEPTH, SIDE, PAD>;
-    using result = gpu_array<float, SIDE, SIDE, 4>;
+    using result = gpu_array<float, SIDE, SIDE, PAD == 0 ? 0 : 16>; // 2 rows of 16 numbers are stored at once
     float sum[ROWS][4] = {};
     GPU_FN tiled_product()
     {
@@ -139,6 +141,8 @@ template <int PAD> struct tiled_product<float, PAD> {
 
 // Rows row0 ... and columns col0 ... of `from` into a tile (transposed if asked), zeros where there are none. Returns whether a
 // non-finite number was met; with `clean` they become zeros.
+// Banks, with 16 bytes of padding: 4 pieces make a row of 64 bytes, so 8 lanes store two of them, which must lie 4 rows apart.
+// Transposed, lane k of a row stores its numbers in the order e ^ k: rows 8 apart lie in the same bank, rows 8k + (e ^ k) do not.
 template <bool TRANSPOSE, class E, int R, int C, int P, class SOURCE>
 GPU_FN bool tiled_fetch(gpu_array<E, R, C, P> &to, const SOURCE &from, int64_t row0, int rows, int col0, int cols,
                         bool aligned, bool clean)
@@ -147,7 +151,8 @@ GPU_FN bool tiled_fetch(gpu_array<E, R, C, P> &to, const SOURCE &from, int64_t r
     bool met = false;
 #pragma unroll 1
     for (int u = gpu_thread(); u < ROWS * COLS / V; u += 4 * GPU_WAVE) {
-        const int r = u / (COLS / V), c = u % (COLS / V) * V, col = col0 + c;
+        const int n = u / (COLS / V), k = u % (COLS / V), c = k * V, col = col0 + c;
+        const int r = !TRANSPOSE && P > 0 && COLS / V == 4 ? (n & ~5) | (n & 1) << 2 | (n >> 2 & 1) : n;
         gpu_vec<E, V> x = {};
         if (r < rows && col < cols) {
             const gpu_rows<const E> source = from.from(row0 + r);
@@ -168,10 +173,18 @@ GPU_FN bool tiled_fetch(gpu_array<E, R, C, P> &to, const SOURCE &from, int64_t r
                     met = true, x[e] = E{};
         if constexpr (!TRANSPOSE)
             gpu_store<V>(to, r, c, x);
-        else
+        else {
+#pragma unroll
+            for (int bit = 1; bit < V; bit *= 2) { // x[e] becomes x[e ^ k], without an index that is data
+                const gpu_vec<E, V> y = x;
+#pragma unroll
+                for (int e = 0; e < V; e++)
+                    x[e] = k & bit ? y[e ^ bit] : y[e];
+            }
 #pragma unroll
             for (int e = 0; e < V; e++)
-                gpu_store<1>(to, c + e, r, gpu_vec<E, 1>{x[e]});
+                gpu_store<1>(to, c + (e ^ k % V), r, gpu_vec<E, 1>{x[e]});
+        }
     }
     return met;
 }

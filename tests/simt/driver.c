@@ -250,8 +250,8 @@ static void count(const kernel_set *s)
     int64_t read = 0, written = 0, distinct = 0;
     attention(s->padded, KILN_FLOAT16, D, 1, 1, N, N, false, 1 << 20, &c);
     for (int t = 0; t < SIMT_TENSORS; t++)
-        read += c.tensor[t].read, written += c.tensor[t].written, 
-        distinct += c.tensor[t].distinct_read + c.tensor[t].distinct_written;
+        read += c.tensor[t].read, written += c.tensor[t].written,
+            distinct += c.tensor[t].distinct_read + c.tensor[t].distinct_written;
     expect("bytes read", read, N * D * ELEMENT + 2 * N * D * ELEMENT * (N / s->padded->tile_q));
     expect("bytes written", written, N * D * ELEMENT + 4 * N);
     expect("distinct bytes", distinct, 4 * N * D * ELEMENT + 4 * N);
