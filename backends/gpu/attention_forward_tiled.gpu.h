@@ -175,11 +175,15 @@ GPU_FN bool tiled_fetch(gpu_array<E, R, C, P> &to, const SOURCE &from, int64_t r
             gpu_store<V>(to, r, c, x);
         else {
 #pragma unroll
-            for (int bit = 1; bit < V; bit *= 2) { // x[e] becomes x[e ^ k], without an index that is data
-                const gpu_vec<E, V> y = x;
+            for (int bit = 1; bit < V; bit *= 2) { // x[e] becomes x[e ^ k]: by value, or x would lie in memory
+                const bool swap = k & bit;
 #pragma unroll
-                for (int e = 0; e < V; e++)
-                    x[e] = k & bit ? y[e ^ bit] : y[e];
+                for (int e = 0; e < V; e++) {
+                    if (e & bit)
+                        continue;
+                    const E low = x[e], high = x[e ^ bit];
+                    x[e] = swap ? E(high) : E(low), x[e ^ bit] = swap ? E(low) : E(high);
+                }
             }
 #pragma unroll
             for (int e = 0; e < V; e++)

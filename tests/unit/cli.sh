@@ -156,6 +156,10 @@ expect 2 "--format is text, csv or json" "${fast[@]}" --format xml b1h1q4d8:fp32
 expect 2 "--seconds is 0 to 3600" bench --seconds nan b1h1q4d8:fp32
 expect 2 "--samples 1 to 200" bench --samples 0 b1h1q4d8:fp32
 expect 2 'there is no operation "x"' bench --op x
+expect 2 "backend cpu counts nothing; the emulated devices do: --backend simt-cuda or simt-hip" bench --backend cpu --counters
+for option in --seconds=1 --samples=3 --cold-cache; do
+    expect 2 "--counters times nothing" bench --backend cpu --counters "$option" b1h1q4d8:fp32
+done
 
 # roofline
 for format in json csv; do
