@@ -64,6 +64,8 @@ void simt_arrive(const simt_operation *operation)
     simt_machine *m = me->seen.machine;
     int w = me->seen.thread / m->wave;
     lane *wave = &m->lanes[w * m->wave];
+    if (me->stored.of)
+        stored_check(me);
     me->operation = *operation;
     me->state = LANE_AT_WAVE_OPERATION;
     if (++m->arrived[w] == m->wave) {
@@ -97,6 +99,8 @@ static const char item_barrier[] = "barrier between items";
 bool simt_block_barrier(simt_at at, const char *name, bool any)
 {
     lane *me = this_lane();
+    if (me->stored.of)
+        stored_check(me);
     me->operation.name = name, me->operation.at = at;
     me->any = any;
     me->state = LANE_AT_BLOCK_BARRIER;
@@ -114,6 +118,8 @@ static void lane_start(void)
     lane *me = this_lane();
     simt_machine *m = me->seen.machine;
     ((simt_entry)m->launch->kernel->entry)(m->launch->args, m->arena);
+    if (me->stored.of)
+        stored_check(me);
     if (me->copy_count > 0)
         simt_fault(me->copies[0].at, "asynchronous copy never waited for");
     me->state = LANE_DONE;
@@ -230,6 +236,7 @@ bool run_block(simt_machine *m, int32_t block)
         l->seen = (simt_lane){t, block, m->launch->blocks, m};
         l->state = LANE_RUNS;
         l->record_count = l->copy_count = l->copy_group = 0;
+        l->stored.of = NULL;
         /* Stacks that begin at the same place of a page would share the same few cache lines. */
         l->stack_pointer = fiber_new(m->stacks + (size_t)STACK * (t + 1) - t % COLOURS * COLOUR, lane_start);
     }

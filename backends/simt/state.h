@@ -30,6 +30,17 @@ typedef struct async_copy {
     simt_at at;
 } async_copy;
 
+struct tensor;
+
+/* A store to a tensor of KILN_SIMT_NAN, to be looked at when the lane is next heard of: it is there then. */
+typedef struct stored {
+    const struct tensor *of; /* NULL: none */
+    const unsigned char *place;
+    int64_t index[4];
+    int32_t bytes, indices;
+    simt_at at;
+} stored;
+
 typedef struct lane {
     simt_lane seen; /* first: simt_now points here */
     void *stack_pointer;
@@ -40,6 +51,7 @@ typedef struct lane {
     int32_t record_count, record_room;
     async_copy *copies;
     int32_t copy_count, copy_room, copy_group;
+    stored stored;
 } lane;
 
 /* A shared byte: the last write, and the reads since. See shadow.c. */
@@ -56,6 +68,7 @@ typedef struct tensor {
     uintptr_t begin, end; /* the bytes from its lowest to its highest element */
     int32_t element;      /* bytes */
     int32_t region;
+    bool watched;        /* KILN_SIMT_NAN names it */
     uint8_t *touched[2]; /* a bit per element that was read, and written; atomic */
 } tensor;
 
@@ -174,6 +187,7 @@ void counters_add(simt_counters *sum, const simt_counters *more);
 /* tensors.c */
 bool tensors_of_launch(launch *l);
 void tensors_free(launch *l);
+void stored_check(lane *me); /* a fault if its last store to a watched tensor was NaN */
 
 /* regions.c. `name` is the tensor's, `index` the text of the place, for reports. */
 bool regions_of_launch(launch *l);

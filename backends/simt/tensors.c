@@ -12,6 +12,20 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/* Is it one of the names of KILN_SIMT_NAN? */
+static bool is_watched(const char *name)
+{
+    const char *names = getenv("KILN_SIMT_NAN");
+    const size_t length = strlen(name);
+    for (; names && *names; names += names[0] == ',') {
+        const size_t n = strcspn(names, ",");
+        if (n == length && strncmp(names, name, n) == 0)
+            return true;
+        names += n;
+    }
+    return false;
+}
+
 static _Thread_local launch *collecting; /* the launch whose arguments are being read */
 
 void simt_tensor(const char *name, const kiln_view *view)
@@ -22,6 +36,7 @@ void simt_tensor(const char *name, const kiln_view *view)
     tensor *t = &l->tensors[l->tensor_count++];
     *t = (tensor){.name = name, .view = view, .begin = (uintptr_t)view->data, .end = (uintptr_t)view->data};
     t->element = (int32_t)kiln_type_size(view->type);
+    t->watched = is_watched(name);
     size_t place = (size_t)((const char *)view - (const char *)l->args);
     if (place < ARGS_LIMIT)
         l->tensor_of[place / 8] = (uint8_t)l->tensor_count;
@@ -97,11 +112,43 @@ static void describe(char *text, size_t cap, const int64_t *index, int indices)
                  (long long)index[3]);
 }
 
+static bool is_nan(const unsigned char *element, int32_t type)
+{
+    uint16_t half;
+    float x = 0;
+    memcpy(&half, element, sizeof half);
+    if (type == KILN_FLOAT32)
+        memcpy(&x, element, sizeof x);
+    else if (type == KILN_FLOAT16)
+        x = kiln_f16_to_float(half);
+    else if (type == KILN_BFLOAT16)
+        x = kiln_bf16_to_float(half);
+    return x != x;
+}
+
+void stored_check(lane *me)
+{
+    const stored s = me->stored;
+    me->stored.of = NULL;
+    for (int32_t i = 0; s.of && i < s.bytes; i += s.of->element)
+        if (is_nan(s.place + i, s.of->view->type)) {
+            int64_t index[4];
+            char place[96];
+            memcpy(index, s.index, sizeof index);
+            index[s.indices - 1] += i / s.of->element;
+            describe(place, sizeof place, index, s.indices);
+            simt_fault(s.at, "NaN stored in tensor %s at %s", s.of->name, place);
+        }
+}
+
 void simt_global_access(const kiln_view *view, const void *p, int bytes, int align, int element, bool write,
                         bool inside, const int64_t *index, int indices, simt_at at)
 {
     simt_machine *m = this_machine();
+    lane *me = this_lane();
     const launch *l = m->launch;
+    if (me->stored.of)
+        stored_check(me);
     const uintptr_t address = (uintptr_t)p;
     const int number = tensor_number(l, view, address);
     const tensor *t = number < 0 ? NULL : &l->tensors[number];
@@ -132,6 +179,10 @@ void simt_global_access(const kiln_view *view, const void *p, int bytes, int ali
             *(write ? &c->distinct_written : &c->distinct_read) += element;
     }
     region_access(m, t, address, bytes, write, at);
+    if (write && t->watched) {
+        me->stored = (stored){.of = t, .place = p, .bytes = bytes, .indices = indices, .at = at};
+        memcpy(me->stored.index, index, sizeof *index * (size_t)indices);
+    }
 }
 
 void simt_atomic_access(const void *p, int bytes, simt_at at)

@@ -4,7 +4,7 @@
  *   check   against fp64, many shapes; prints a hash of all outputs, which no seed and no number of threads may change
  *   count   bytes against the ledger's formulas, bank conflicts against an NVIDIA profiler's counts
  *   layouts registers of matrix operations against the vendors' published layouts
- *   fault   each kernel once; prints the reports. For faults.sh, which builds it with mutated kernels
+ *   fault   each kernel once, one of them with NaN in keys that it may not see; prints the reports. For faults.sh, which builds it with mutated kernels
  *   time    the CPU time of the standard problem
  * A second argument, 32 or 64, runs one width only.
  */
@@ -328,8 +328,23 @@ static void layouts(const kernel_set *s)
     }
 }
 
+/* K and V go on behind the last key, with NaN. Queries are whole tiles, so that the only rows past an end are those. */
+static void hidden_nan(const gpu_kernel *kernel)
+{
+    enum { KEYS = 50, THERE = 64, D = 64 };
+    gpu_attention_args a = attention_args(KILN_FLOAT16, D, 1, 1, 2 * kernel->tile_q, THERE, false);
+    a.p.seqlen_k = KEYS;
+    a.items = 2;
+    for (int64_t i = KEYS * D; i < THERE * D; i++)
+        put(&a.p.k, i, NAN), put(&a.p.v, i, NAN);
+    launch(kernel, 2, &a, NULL);
+    attention_drop(&a);
+}
+
 static void fault(const kernel_set *s)
 {
+    setenv("KILN_SIMT_NAN", "o,y", 1); /* a NaN that is stored there is a fault */
+    hidden_nan(s->flash[0]);
     attention(s->flash[0], KILN_FLOAT16, 64, 2, 1, 100, 130, false, 1 << 20, NULL);
     rows(s->rows[1], 2, 100, 101, 2);
     rows(s->rows[1], 3, 100, 104, 1); /* one block, three items */

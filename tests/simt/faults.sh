@@ -96,6 +96,9 @@ plant 32,64 two_blocks_write_a_row $rows 's/row = (int)item, n/row = 0 * (int)it
 plant 32,64 reads_what_another_block_writes $rows 's/me.l = gpu_rcp(me.l);/if (row) gpu_load<1>(y, row - 1, 0); &/' 'race in global memory: .*tensor y, element'
 plant 32,64 reads_what_another_lane_writes $rows '/write(y, row, c, gpu_load<1>/s/$/ gpu_load<1>(y, row, 3);/' 'race in global memory: .* thread'
 plant 32,64 tile_not_uniform $flash 's/tile::load_bk(kt, s.in.t.k, n \* M,/tile::load_bk(kt, s.in.t.k, n * M + (lane == 5),/' 'divergent load_bk'
+plant 32,64 nan_of_a_masked_key $device 's/const bool in = row0 + row(0) + r < limit;/const bool in = true;/' 'test_flash_64: block [0-9]* thread [0-9]* (wave [0-9]* lane [0-9]*) flash.gpu.h:[0-9]*: NaN stored in tensor o at row'
+plant 64 barrier_after_q $flash '/load_a(qa\[kk\]/{n;s/gpu_block_barrier();//}' 'race: store after a read by thread'
+plant 32 copy_issued_too_early $flash 's/copy_v.land(s.in.t.v);/if (k0 + BC < end) copy_k.issue(s.in.t.k, k, k0 + BC, nk); &/' 'race: .* by thread'
 plant 32 copy_never_waited_for $device 's/^ *gpu_copy_wait();/;/' 'asynchronous copy'
 plant 32 copy_waited_for_too_late $flash 's/copy_v.land(s.in.t.v);//; s/rescale(out, scale);/&copy_v.land(s.in.t.v);/' 'asynchronous copy of thread\|race: load after a write'
 for job in "${jobs[@]}"; do wait "$job" || missed=$((missed + 1)); done
