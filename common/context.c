@@ -11,6 +11,7 @@
 /* The search for a backend by name, or for the best. */
 typedef struct choice {
     const char *wanted; /* NULL = best */
+    const kiln_log *log;
     const kiln_registry_entry *found;
     const kiln_registry_entry *unloaded; /* the file that should hold it, if it could not be loaded */
     char names[256];                     /* what exists, for the error sentence */
@@ -34,17 +35,21 @@ static bool should_hold(const char *file, const char *name)
            strcmp(file + 5 + length, ".so") == 0;
 }
 
-static bool consider(void *user, const kiln_registry_entry *entry)
+/* By name, the first that is available ends the search; what is behind it is neither loaded nor asked. */
+static bool consider(void *user, kiln_registry_entry *entry)
 {
     choice *c = user;
     size_t used = strlen(c->names);
     snprintf(c->names + used, sizeof c->names - used, "%s%s", used ? ", " : "", entry->name);
     if (c->wanted) {
-        if (strcmp(c->wanted, entry->name) == 0 && (!c->found || c->found->score < 0))
-            c->found = entry;
         if (!entry->backend && should_hold(entry->name, c->wanted))
             c->unloaded = entry;
-    } else if (entry->score > 0 && (!c->found || entry->score > c->found->score)) {
+        if (strcmp(c->wanted, entry->name) == 0) {
+            c->found = entry;
+            return kiln_registry_available(entry, c->log);
+        }
+    } else if (kiln_registry_available(entry, c->log) && entry->score > 0 &&
+               (!c->found || entry->score > c->found->score)) {
         c->found = entry;
     }
     return false;
@@ -52,7 +57,7 @@ static bool consider(void *user, const kiln_registry_entry *entry)
 
 static kiln_status choose(const kiln_context_options *options, const kiln_log *log, const kiln_backend **backend)
 {
-    choice c = {.wanted = options->backend};
+    choice c = {.wanted = options->backend, .log = log};
     const char *asked_by = "options.backend";
     if (!c.wanted) {
         c.wanted = secure_getenv("KILN_BACKEND");
@@ -74,7 +79,7 @@ static kiln_status choose(const kiln_context_options *options, const kiln_log *l
                          c.wanted, c.names);
     if (!c.found)
         return kiln_fail(KILN_UNAVAILABLE, "no backend is available on this machine; there are: %s", c.names);
-    if (c.found->score < 0)
+    if (c.found->score < 0 || !c.found->backend)
         return kiln_fail(KILN_UNAVAILABLE, "backend '%s' (%s) is unavailable: %s", c.wanted ? c.wanted : c.found->name,
                          c.found->path[0] ? c.found->path : "linked in", c.found->reason);
     kiln_log_write(log, KILN_LOG_INFO, "backend %s chosen (%s)", c.found->name,
@@ -183,12 +188,13 @@ const kiln_backend *kiln_context_backend(const kiln_context *context)
 typedef struct listing {
     void (*visit)(void *user, const kiln_backend_info *info);
     void *user;
+    const kiln_log *log;
 } listing;
 
-static bool list_one(void *user, const kiln_registry_entry *entry)
+static bool list_one(void *user, kiln_registry_entry *entry)
 {
     const listing *l = user;
-    bool available = entry->score >= 0;
+    bool available = kiln_registry_available(entry, l->log);
     const kiln_backend_info info = {
         .name = entry->name,
         .path = entry->path,
@@ -209,6 +215,6 @@ kiln_status kiln_backend_list(const kiln_context_options *options,
     kiln_context_options copy;
     KILN_TRY(copy_options(&copy, options));
     const kiln_log log = {copy.log, copy.log_user, copy.log_level};
-    listing l = {visit, user};
+    listing l = {visit, user, &log};
     return kiln_registry_visit(copy.plugin_path, &log, list_one, &l);
 }

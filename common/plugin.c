@@ -123,7 +123,7 @@ static const char *missing_slot(const kiln_backend *b)
     return NULL;
 }
 
-void kiln_registry_probe(kiln_registry_entry *entry, const kiln_backend *backend)
+void kiln_registry_check(kiln_registry_entry *entry, const kiln_backend *backend)
 {
     entry->score = -1;
     if (backend->abi != KILN_BACKEND_ABI || backend->struct_size != sizeof *backend) {
@@ -139,9 +139,6 @@ void kiln_registry_probe(kiln_registry_entry *entry, const kiln_backend *backend
     }
     entry->backend = backend;
     entry->name = backend->name;
-    entry->score = backend->probe(entry->reason, sizeof entry->reason);
-    if (entry->score < 0 && !entry->reason[0])
-        snprintf(entry->reason, sizeof entry->reason, "it gave no reason");
 }
 
 /* Is the end of this ELF file missing: a copy that is under way, or that ran out of disk? */
@@ -201,7 +198,7 @@ int kiln_plugin_load(const char *path, const kiln_services *services, kiln_regis
     for (const kiln_backend *backend; count < cap && (backend = entry(services, (uint32_t)count)); count++) {
         entries[count].path = path;
         entries[count].name = first->name;
-        kiln_registry_probe(&entries[count], backend);
+        kiln_registry_check(&entries[count], backend);
     }
     if (count == 0) {
         snprintf(first->reason, sizeof first->reason, "it holds no backend");

@@ -2,9 +2,11 @@
 /*
  * registry.c: every backend this process knows: the ones linked in, and the plug-ins found so far.
  *
- * Entries are made once, under a lock, and never change or go away; so what a visit sees needs no lock.
+ * Entries are made once, under a lock, and never go away; what a probe fills in later has a lock of its own. So what a visit
+ * sees needs none.
  */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +25,7 @@ typedef struct group {
     char path[];
 } group;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, probe_lock = PTHREAD_MUTEX_INITIALIZER;
 static group *groups;
 
 static group *add_group(const char *path)
@@ -56,7 +58,7 @@ static group *linked_in(void)
             kiln_registry_entry *entry = &g->entries[g->count++];
             entry->path = "";
             entry->name = built_in[i](&services, k)->name;
-            kiln_registry_probe(entry, built_in[i](&services, k));
+            kiln_registry_check(entry, built_in[i](&services, k));
         }
     return g;
 }
@@ -97,25 +99,59 @@ static void select_file(void *user, const char *path)
         g->count = kiln_plugin_load(g->path, &services, g->entries, BACKENDS_PER_FILE);
         for (int i = 0; i < g->count; i++)
             kiln_log_write(s->log, KILN_LOG_DEBUG, "plug-in %s: %s%s%s", path, g->entries[i].name,
-                           g->entries[i].score < 0 ? " unavailable, " : " available", g->entries[i].reason);
+                           g->entries[i].backend ? "" : " unavailable, ", g->entries[i].reason);
     }
     select_group(s, g);
 }
 
+/* Visits what was selected since `*from`. True: the visitor has seen enough. */
+static bool visit_selected(const selection *s, size_t *from, bool (*visit)(void *user, kiln_registry_entry *entry),
+                           void *user)
+{
+    for (; *from < s->count; ++*from)
+        for (int k = 0; k < s->list[*from]->count; k++)
+            if (visit(user, &s->list[*from]->entries[k]))
+                return true;
+    return false;
+}
+
 kiln_status kiln_registry_visit(const char *plugin_path, const kiln_log *log,
-                                bool (*visit)(void *user, const kiln_registry_entry *entry), void *user)
+                                bool (*visit)(void *user, kiln_registry_entry *entry), void *user)
 {
     selection s = {.log = log};
+    size_t visited = 0;
     pthread_mutex_lock(&lock);
     select_group(&s, linked_in());
-    if (!kiln_plugin_search(plugin_path, select_file, &s))
-        s.out_of_memory = true;
     pthread_mutex_unlock(&lock);
-
-    bool stop = s.out_of_memory;
-    for (size_t i = 0; i < s.count && !stop; i++)
-        for (int k = 0; k < s.list[i]->count && !stop; k++)
-            stop = visit(user, &s.list[i]->entries[k]);
+    if (!s.out_of_memory && !visit_selected(&s, &visited, visit, user)) {
+        pthread_mutex_lock(&lock);
+        if (!kiln_plugin_search(plugin_path, select_file, &s))
+            s.out_of_memory = true;
+        pthread_mutex_unlock(&lock);
+        if (!s.out_of_memory)
+            visit_selected(&s, &visited, visit, user);
+    }
     free(s.list);
     return s.out_of_memory ? kiln_fail(KILN_OUT_OF_MEMORY, "no memory for the list of backends") : KILN_OK;
+}
+
+bool kiln_registry_available(kiln_registry_entry *entry, const kiln_log *log)
+{
+    bool first = false;
+    pthread_mutex_lock(&probe_lock);
+    if (!entry->probed) {
+        entry->probed = true;
+        entry->score = -1;
+        if (entry->backend) {
+            first = true;
+            entry->score = entry->backend->probe(entry->reason, sizeof entry->reason);
+            if (entry->score < 0 && !entry->reason[0])
+                snprintf(entry->reason, sizeof entry->reason, "it gave no reason");
+        }
+    }
+    pthread_mutex_unlock(&probe_lock);
+    if (first)
+        kiln_log_write(log, KILN_LOG_DEBUG, "backend %s: %s%s", entry->name,
+                       entry->score < 0 ? "unavailable, " : "available", entry->reason);
+    return entry->score >= 0;
 }

@@ -192,7 +192,8 @@ typedef void (*kiln_parallel_for)(void *user, int32_t count, void (*body)(void *
 typedef struct kiln_context_options {
     size_t struct_size;  /**< sizeof(kiln_context_options) */
     const char *backend; /**< "cpu", "cuda", "hip", "simt-cuda", "simt-hip"; NULL = the best available. A backend
-                                     named here that is unavailable is an error, never a silent fallback.
+                                     named here that is unavailable is an error, never a silent fallback; no other
+                                     backend's driver is started then.
                                      The environment variable KILN_BACKEND replaces a NULL. */
     int32_t device;      /**< ordinal of the device within the backend */
     int32_t max_threads; /**< CPU: most threads a call may use; 0 = omp_get_max_threads() at creation */

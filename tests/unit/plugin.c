@@ -3,6 +3,7 @@
  * plugin.c: backends that exist to be loaded (or not) by test_registry.c. Built several times; PLUGIN says as what.
  * A good one is complete but has no operation: it refuses everything through the services it was given.
  */
+#define _GNU_SOURCE /* setenv */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,14 +21,26 @@
 
 static const kiln_services *services;
 
+/* KILN_TEST_PROBED, if it is set: the backends that were asked, for the test to read. */
+static void note(const char *name)
+{
+    const char *before = getenv("KILN_TEST_PROBED");
+    char text[256];
+    snprintf(text, sizeof text, "%s %s", before ? before : "", name);
+    if (before)
+        setenv("KILN_TEST_PROBED", text, 1);
+}
+
 static int32_t probe(char *reason, size_t cap)
 {
+    note(PLUGIN == PLUGIN_BEST ? "test-best" : "test");
     if (cap)
         reason[0] = '\0';
     return PLUGIN == PLUGIN_BEST ? 1000000 : 0;
 }
 static int32_t probe_absent(char *reason, size_t cap)
 {
+    note("test-absent");
     snprintf(reason, cap, "the test device is not plugged in");
     return -1;
 }

@@ -137,6 +137,27 @@ START_TEST(good_plugin_works)
 }
 END_TEST
 
+/* A probe may start a vendor's driver: only the named backend is asked, and it once; all are where the best is wanted. */
+START_TEST(only_what_the_choice_needs_is_asked)
+{
+    static const char *const names[] = {"cpu", "test", "test", "test-absent", NULL, NULL};
+    static const char *const asked[] = {
+        "", " test", " test", " test test-absent", " test test-absent", " test test-absent"};
+    setenv("KILN_TEST_PROBED", "", 1);
+    for (int i = 0; i < 6; i++) {
+        kiln_context *context;
+        kiln_context_options options = options_for(PLUGIN_DIR, names[i]);
+        kiln_status status = kiln_context_create(&context, &options);
+        ck_assert_int_eq(status, i == 3 ? KILN_UNAVAILABLE : KILN_OK);
+        kiln_context_destroy(context);
+        ck_assert_str_eq(getenv("KILN_TEST_PROBED"), asked[i]);
+    }
+    list(PLUGIN_BEST_DIR);
+    ck_assert_str_eq(getenv("KILN_TEST_PROBED"), " test test-absent test-best");
+    ck_assert(find("test-best")->available);
+}
+END_TEST
+
 /* Score 0 is never chosen by itself; the highest is; a folder that does not exist or is empty is no error. */
 START_TEST(auto_takes_the_best)
 {
@@ -191,6 +212,7 @@ int main(void)
     tcase_add_test(t, everything_is_listed);
     tcase_add_test(t, named_but_unavailable_is_an_error);
     tcase_add_test(t, good_plugin_works);
+    tcase_add_test(t, only_what_the_choice_needs_is_asked);
     tcase_add_test(t, auto_takes_the_best);
     tcase_add_test(t, environment_path);
     tcase_add_test(t, bad_calls);
