@@ -86,13 +86,13 @@ counters_bytes counters_bytes_of(const json_t *launches, const problem_data *dat
     size_t i;
     json_t *launch, *tensor;
     const char *name;
-    json_int_t tile_q = 0, tile_k = 0;
+    counters_bytes bytes = {0};
     json_array_foreach(launches, i, launch)
-    { /* rungs that the ledger asks for a tile are one launch, or launches of one kernel */
-        tile_q = number(launch, "tile_q") > tile_q ? number(launch, "tile_q") : tile_q;
-        tile_k = number(launch, "tile_k") > tile_k ? number(launch, "tile_k") : tile_k;
+    {
+        bytes.tile_q = number(launch, "tile_q") > bytes.tile_q ? number(launch, "tile_q") : bytes.tile_q;
+        bytes.tile_k = number(launch, "tile_k") > bytes.tile_k ? number(launch, "tile_k") : bytes.tile_k;
     }
-    counters_bytes bytes = {.ledger = ladder_bytes_of(data, algorithm, tile_q, tile_k)};
+    bytes.ledger = ladder_bytes_of(data, algorithm, bytes.tile_q, bytes.tile_k);
     json_array_foreach(launches, i, launch)
     {
         json_object_foreach(json_object_get(launch, "tensors"), name, tensor)

@@ -22,6 +22,7 @@ json_t *counters_run(runner *r, char *why, size_t cap);
 /* Sums over launches: bytes by what the ledger counts together. */
 typedef struct counters_bytes {
     ladder_bytes ledger;
+    int64_t tile_q, tile_k; /* of the kernels: the largest of the launches */
     double matrices; /* all tensors but those below; requested, or distinct of each launch, as the ledger counts */
     double lse;      /* requested */
     double factors;  /* naive, tiled: 1/l of each row, which the ledger leaves out */

@@ -27,7 +27,8 @@ CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 PASSES = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
 SECTORS_READ = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 SECTORS_WRITTEN = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
-CALLS = 4  # of a rung in `kiln bench --samples 1 --cold-cache`: two are judged, one warms up, one is timed
+JUDGED = 2  # calls of a rung in `kiln verify`
+CALLS = JUDGED + 2  # and in `kiln bench --samples 1 --cold-cache`: one warms up, one is timed
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("kiln")
@@ -46,27 +47,31 @@ begin = time.monotonic()
 notes, wrong = [], False
 
 
-def bench(*words, backend=options.backend, under=()):
-    """The document of one run of `kiln bench`. What it warns of goes to stderr."""
+def kiln(*words, under=()):
+    """What a run of the program prints. What it warns of goes to stderr."""
     global wrong
-    done = subprocess.run([*under, options.kiln, "bench", "--backend", backend, "--format", "json", *words],
-                          stdout=subprocess.PIPE, text=True)
-    start = done.stdout.find("{")
-    if done.returncode not in (0, 1) or start < 0:
-        sys.exit(f"kiln bench --backend {backend} {' '.join(words)}: exit code {done.returncode}")
+    done = subprocess.run([*under, options.kiln, *words], stdout=subprocess.PIPE, text=True)
+    if done.returncode not in (0, 1):
+        sys.exit(f"{' '.join(done.args)}: exit code {done.returncode}")
     wrong |= done.returncode == 1
-    return json.JSONDecoder().raw_decode(done.stdout[start:])[0]
+    return done.stdout
+
+
+def bench(*words, backend=options.backend):
+    """The document of one run of `kiln bench`."""
+    return json.loads(kiln("bench", "--backend", backend, "--format", "json", *words))
 
 
 def profiled(metrics, *words):
-    """[(kernel, {metric: number})] of all launches of such a run under ncu, or None with a note."""
+    """[(kernel, {metric: number})] of all launches of a run of the program under ncu, or None with a note."""
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log")
-        bench("--seconds", "0", "--samples", "1", "--cold-cache", *words,
-              under=["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--log-file", log,
-                     "--kernel-name", "regex:attention_forward", "--metrics", ",".join(metrics)])
-        with open(log) as file:
-            text = file.read()
+        kiln(*words, under=["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--log-file", log,
+                            "--kernel-name", "regex:attention_forward", "--metrics", ",".join(metrics)])
+        text = ""
+        if os.path.exists(log):
+            with open(log) as file:
+                text = file.read()
     table = text.find('"ID"')
     if table < 0:
         notes.append("ncu: " + (re.findall(r"==(?:ERROR|WARNING)== (.*)", text) or ["no counters"])[0])
@@ -116,9 +121,9 @@ def compare():
     rows, differences = [], 0
     for rung in ("tiled", "tiled_unpadded"):
         counted = bench("--counters", "--algorithm", rung, options.compare, backend="simt-cuda")["results"][0]["launches"]
-        launches = profiled(metrics, "--algorithm", rung, options.compare)
-        if launches is None or len(launches) != CALLS * len(counted):
-            sys.exit(f"{rung}: {notes or f'{len(launches)} launches under ncu, {CALLS} x {len(counted)} wanted'}")
+        launches = profiled(metrics, "verify", "--backend", options.backend, "--algorithm", rung, options.compare)
+        if launches is None or len(launches) != JUDGED * len(counted):
+            sys.exit(f"{rung}: {notes or f'{len(launches)} launches under ncu, {JUDGED} x {len(counted)} wanted'}")
         for launch, (kernel, numbers) in zip(counted, launches):
             if launch["kernel"] != kernel:
                 sys.exit(f"ncu saw {kernel} where the emulated device ran {launch['kernel']}")
@@ -170,7 +175,8 @@ def device_table():
         document = bench("--algorithm", names, "--cold-cache", "--seconds", "0.1", "--samples", "3", problem.format(n))
         profile = {}
         if n in profiles and time.monotonic() - begin < options.budget:
-            profile = sums_of_rungs(profiled([DRAM, CONFLICTS], "--algorithm", names, problem.format(n)) or [])
+            profile = sums_of_rungs(profiled([DRAM, CONFLICTS], "bench", "--backend", options.backend, "--algorithm", names,
+                                             "--seconds", "0", "--samples", "1", "--cold-cache", problem.format(n)) or [])
         for r in document["results"]:
             rung, seen = r["algorithm"], profile.get(r["algorithm"], {})
             if "median_s" not in r:
