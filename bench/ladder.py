@@ -47,10 +47,12 @@ begin = time.monotonic()
 notes, wrong = [], False
 
 
-def kiln(*words, under=()):
-    """What a run of the program prints. What it warns of goes to stderr."""
+def kiln(*words, under=(), may_fail=False):
+    """What a run of the program prints; None where it may fail and did. What it warns of goes to stderr."""
     global wrong
     done = subprocess.run([*under, options.kiln, *words], stdout=subprocess.PIPE, text=True)
+    if done.returncode == 2 and may_fail:
+        return None
     if done.returncode not in (0, 1):
         sys.exit(f"{' '.join(done.args)}: exit code {done.returncode}")
     wrong |= done.returncode == 1
@@ -60,6 +62,18 @@ def kiln(*words, under=()):
 def bench(*words, backend=options.backend):
     """The document of one run of `kiln bench`."""
     return json.loads(kiln("bench", "--backend", backend, "--format", "json", *words))
+
+
+def timed(names, n):
+    """Results and document of the rungs side by side; one by one where the device has no room for the S of all of them."""
+    words = ["bench", "--backend", options.backend, "--format", "json", "--cold-cache", "--seconds", "0.1", "--samples", "3",
+             problem.format(n), "--algorithm"]
+    text = kiln(*words, ",".join(names), may_fail=True)
+    texts = [text] if text else [kiln(*words, name, may_fail=True) for name in names]
+    documents = [json.loads(text) for text in texts if text]
+    if len(documents) < len(texts):
+        notes.append(f"S = {n}: {len(texts) - len(documents)} rungs were refused, see above")
+    return [r for document in documents for r in document["results"]], documents[-1] if documents else None
 
 
 def profiled(metrics, *words):
@@ -171,13 +185,14 @@ def device_table():
         if time.monotonic() - begin > options.budget:
             notes.append(f"S = {n} and longer left out: --budget {options.budget:g} is spent")
             break
-        names = ",".join(r for r in rungs if r != "naive" or n <= options.naive_up_to)
-        document = bench("--algorithm", names, "--cold-cache", "--seconds", "0.1", "--samples", "3", problem.format(n))
+        names = [r for r in rungs if r != "naive" or n <= options.naive_up_to]
+        results, last = timed(names, n)
+        document = last or document
         profile = {}
         if n in profiles and time.monotonic() - begin < options.budget:
-            profile = sums_of_rungs(profiled([DRAM, CONFLICTS], "bench", "--backend", options.backend, "--algorithm", names,
+            profile = sums_of_rungs(profiled([DRAM, CONFLICTS], "bench", "--backend", options.backend, "--algorithm", ",".join(names),
                                              "--seconds", "0", "--samples", "1", "--cold-cache", problem.format(n)) or [])
-        for r in document["results"]:
+        for r in results:
             rung, seen = r["algorithm"], profile.get(r["algorithm"], {})
             if "median_s" not in r:
                 rows.append([n, rung, r["verdict"]] + ["-"] * 8)
