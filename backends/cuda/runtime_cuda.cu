@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "../gpu/gpu_host.h"
+#include "tensor_map.h"
 
 #define TRY(call)                                                                                                      \
     do {                                                                                                               \
@@ -34,6 +35,10 @@ struct driver_functions {
     CUresult (*context_id)(CUcontext, unsigned long long *);
     CUresult (*device_get)(CUdevice *, int);
     CUresult (*retain)(CUcontext *, CUdevice);
+    // Since CUDA 12; NULL in an older driver.
+    CUresult (*encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
+                       const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                       CUtensorMapFloatOOBfill);
 } driver;
 int driver_error = cudaErrorInitializationError;
 pthread_once_t driver_once = PTHREAD_ONCE_INIT;
@@ -56,6 +61,8 @@ int find_all(void *library)
         if (!address) return cudaErrorInsufficientDriver;
         memcpy(f.slot, &address, sizeof address);
     }
+    void *const encode = dlsym(library, "cuTensorMapEncodeTiled");
+    memcpy(&driver.encode, &encode, sizeof encode);
     return 0;
 }
 
@@ -325,6 +332,25 @@ const char *error_text(int error)
     return text;
 }
 } // namespace
+
+extern "C" bool gpu_tensor_map_of(const kiln_view *view, int32_t rows, gpu_tensor_map *map)
+{
+    static_assert(sizeof(CUtensorMap) == sizeof *map && alignof(CUtensorMap) <= alignof(gpu_tensor_map), "one thing, two names");
+    cuuint64_t size[4], distance[3]; // columns first
+    const cuuint32_t box[4] = {64, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
+    if (!driver.encode || view->type % 256 != 16) return false;
+    for (int axis = 0; axis < 4; axis++) {
+        const int64_t n = view->size[3 - axis], stride = view->stride[3 - axis];
+        if (n < 1 || (axis > 0 && n > 1 && (stride <= 0 || stride % 8 != 0))) return false;
+        size[axis] = (cuuint64_t)n;
+        if (axis > 0) distance[axis - 1] = n > 1 ? 2 * (cuuint64_t)stride : 16; // of one row: any that is allowed
+    }
+    const CUtensorMapDataType type =
+        view->type == KILN_FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    return driver.encode((CUtensorMap *)map, type, 4, view->data, size, distance, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
 
 extern "C" const gpu_runtime gpu_runtime_cuda = {
     "cuda",

@@ -6,7 +6,7 @@
 #include "../gpu/gpu_host.h"
 
 extern const gpu_method GPU_NAME(gpu_softmax_online), GPU_NAME(gpu_softmax_three_pass), GPU_NAME(gpu_softmax_backward);
-extern const gpu_method GPU_NAME(gpu_attention_forward_mma);
+extern const gpu_method GPU_NAME(gpu_attention_forward_wgmma), GPU_NAME(gpu_attention_forward_mma);
 extern const gpu_method GPU_NAME(gpu_attention_forward_flash2), GPU_NAME(gpu_attention_forward_naive);
 extern const gpu_method GPU_NAME(gpu_attention_forward_flash2_fma);
 extern const gpu_method GPU_NAME(gpu_attention_forward_tiled), GPU_NAME(gpu_attention_forward_tiled_unpadded);
@@ -19,6 +19,9 @@ const gpu_method *const GPU_NAME(gpu_methods)[] = {
     &GPU_NAME(gpu_softmax_three_pass),
     &GPU_NAME(gpu_softmax_backward),
     &GPU_NAME(gpu_attention_forward_splitkv),
+#ifndef GPU_EMULATED
+    &GPU_NAME(gpu_attention_forward_wgmma),
+#endif
     &GPU_NAME(gpu_attention_forward_mma),
     &GPU_NAME(gpu_attention_forward_flash2),
     &GPU_NAME(gpu_attention_forward_flash2_fma),

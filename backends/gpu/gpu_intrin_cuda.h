@@ -290,6 +290,17 @@ template <class E, int SIZE> struct gpu_tile {
     }
 };
 
+// What the host knows of kernel K (gpu_kernel.h).
+#define GPU_DESCRIBE(NAME, ...)                                                                                        \
+    extern "C" const gpu_kernel GPU_INFO(NAME) = {#NAME,                                                               \
+                                                  (void (*)(void))NAME,                                                \
+                                                  __VA_ARGS__::threads,                                                \
+                                                  __VA_ARGS__::blocks,                                                 \
+                                                  sizeof(__VA_ARGS__::shared),                                         \
+                                                  sizeof(__VA_ARGS__::args),                                           \
+                                                  GPU_WAVE,                                                            \
+                                                  __VA_ARGS__::tile_q,                                                 \
+                                                  __VA_ARGS__::tile_k};
 #define GPU_KERNEL(NAME, ...)                                                                                          \
     extern "C" __global__ void __launch_bounds__((__VA_ARGS__::threads), (__VA_ARGS__::blocks))                        \
         NAME(const __grid_constant__ __VA_ARGS__::args a)                                                              \
@@ -302,12 +313,4 @@ template <class E, int SIZE> struct gpu_tile {
             __VA_ARGS__::run(a, *(__VA_ARGS__::shared *)gpu_arena, item);                                              \
         }                                                                                                              \
     }                                                                                                                  \
-    extern "C" const gpu_kernel GPU_INFO(NAME) = {#NAME,                                                               \
-                                                  (void (*)(void))NAME,                                                \
-                                                  __VA_ARGS__::threads,                                                \
-                                                  __VA_ARGS__::blocks,                                                 \
-                                                  sizeof(__VA_ARGS__::shared),                                         \
-                                                  sizeof(__VA_ARGS__::args),                                           \
-                                                  GPU_WAVE,                                                            \
-                                                  __VA_ARGS__::tile_q,                                                 \
-                                                  __VA_ARGS__::tile_k};
+    GPU_DESCRIBE(NAME, __VA_ARGS__)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""gpu.py LIBKILN [--only WORD ...] [--rounds N] [--quick]: Kiln's CUDA backend beside its peers on this machine's GPU.
+"""gpu.py LIBKILN [--only WORD ...] [--rounds N] [--quick] [...]: Kiln's CUDA backend beside its peers on this machine's GPU.
 
 Kiln, PyTorch's cuDNN attention and its FlashAttention-2, torch.softmax and a device copy take turns in this process; the
 L2 cache is flushed before each timed call, times are medians of CUDA events, data are N(0,1). A row is printed only if Kiln's
@@ -22,6 +22,10 @@ parser.add_argument("libkiln")
 parser.add_argument("--only", nargs="*", default=[], help="rows whose name contains one of these")
 parser.add_argument("--rounds", type=int, default=11)
 parser.add_argument("--quick", action="store_true", help="fewer sizes")
+parser.add_argument("--rungs", nargs="*", default=["", "flash2", "mma", "wgmma"], help="of attention; '' is the default choice")
+parser.add_argument("--dims", nargs="*", type=int, default=[64, 128, 256], help="head sizes")
+parser.add_argument("--lengths", nargs="*", type=int, help="sequence lengths")
+parser.add_argument("--types", nargs="*", default=["bfloat16", "float16"])
 options = parser.parse_args()
 torch.manual_seed(1)
 kiln = Kiln(options.libkiln, 0, "cuda")
@@ -174,8 +178,8 @@ def overhead():
 if wanted("softmax"):
     softmax_rows()
 if wanted("forward"):
-    lengths = [2048, 16384] if options.quick else [512, 1024, 2048, 4096, 8192, 16384]
-    forward_rows(["", "flash2", "mma"], [torch.bfloat16, torch.float16], [64, 128], lengths)
+    lengths = options.lengths or ([2048, 16384] if options.quick else [512, 1024, 2048, 4096, 8192, 16384])
+    forward_rows(options.rungs, [getattr(torch, t) for t in options.types], options.dims, lengths)
 if wanted("overhead"):
     overhead()
 sys.stdout.flush()

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * attention_forward_wgmma.c: the method of rung `wgmma` (sm_90): 16-bit types, head sizes up to 256, windows of step 1, lengths,
+ * packing, GQA, sinks. What has more to do to a score, pages, and calls whose bits must not depend on a row's neighbours are
+ * mma's; so are, when the pointers turn out so, rows that the copy engine cannot read.
+ */
+#include "attention_forward_wgmma.h"
+
+#include "../gpu/attention_forward.h"
+
+extern const gpu_method GPU_NAME(gpu_attention_forward_mma);
+
+/* Shapes and their reasons: attention_forward_wgmma_shapes.gpu.h. */
+#define WGMMA(X, name)                                                                                                 \
+    X(attention_forward_wgmma_##name##_64_256x64)                                                                      \
+    X(attention_forward_wgmma_##name##_64_192x128)                                                                     \
+    X(attention_forward_wgmma_##name##_128_192x64)                                                                     \
+    X(attention_forward_wgmma_##name##_256_128x64)
+#define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
+#define ENTRY(symbol)   &GPU_INFO(symbol),
+WGMMA(DECLARE, f16)
+WGMMA(DECLARE, bf16)
+
+static const gpu_kernel *kernel_of(const kiln_attention_problem *p)
+{
+    static const gpu_kernel *const f16[] = {WGMMA(ENTRY, f16)}, *const bf16[] = {WGMMA(ENTRY, bf16)};
+    const int64_t d = p->d > p->d_v ? p->d : p->d_v;
+    const int i = d <= 64 ? p->seqlen_k > 4096 : d <= 128 ? 2 : 3;
+    return p->q.type == KILN_FLOAT16 ? f16[i] : bf16[i];
+}
+
+static bool supports(const gpu_device *device, const kiln_problem *problem, char *why, size_t cap)
+{
+    const kiln_attention_problem *p = &problem->attention;
+    if (!GPU_NAME(gpu_attention_forward_mma).supports(device, problem, why, cap))
+        return false;
+    if (device->architecture != 90)
+        return snprintf(why, cap, "wgmma needs sm_90; the device is %s", device->architecture_name), false;
+    if (!attention_is_plain(p) || p->q_step != 1 || p->k_step != 1)
+        return snprintf(why, cap,
+                        "wgmma takes windows of q_step and k_step 1, lengths, packing and sinks, a positive "
+                        "softmax_scale, and no softcap, attn_mask, bias, alibi_slopes, dropout or block_table"),
+               false;
+    if (p->o.type != p->q.type)
+        return snprintf(why, cap, "wgmma writes o in the type of q"), false;
+    if (p->flags & KILN_FLAG_BATCH_INVARIANT)
+        return snprintf(why, cap,
+                        "wgmma decides for 16 rows at once: a row's bits depend on its neighbours, which "
+                        "KILN_FLAG_BATCH_INVARIANT forbids"),
+               false;
+    return true;
+}
+
+static const gpu_kernel *kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
+{
+    return i == 0 ? kernel_of(&problem->attention) : GPU_NAME(gpu_attention_forward_mma).kernel(device, problem, i - 1);
+}
+
+/* Blocks of the launch: each stays for the whole of it. */
+static int64_t blocks_of(const gpu_device *device, const kiln_attention_problem *p, int64_t tiles)
+{
+    const int64_t most = gpu_max_blocks(p->max_sms), units = most > 0 && most < device->units ? most : device->units;
+    return tiles < units ? tiles : units;
+}
+
+/*
+ * Does it pay to take tiles from a counter? Rows of equal length need none; and zeroing it costs about two microseconds, which
+ * short problems do not have. A function of the metadata: it decides about the workspace.
+ */
+static bool takes_counter(const gpu_device *device, const kiln_attention_problem *p)
+{
+    const int64_t tiles = p->batch * p->heads * attention_ceil(p->seqlen_q, kernel_of(p)->tile_q);
+    const double work = (double)p->batch * (double)p->heads * (double)p->seqlen_q * (double)p->seqlen_k;
+    const bool equal = !p->masked && !kiln_view_present(&p->cu_seqlens_q) && !kiln_view_present(&p->cu_seqlens_k) &&
+                       !kiln_view_present(&p->seqused_q) && !kiln_view_present(&p->seqused_k);
+    return !equal && work * (double)(p->d + p->d_v) > 1e11 &&
+           tiles <= (GPU_WGMMA_ROUNDS / 2) * blocks_of(device, p, tiles);
+}
+
+static size_t workspace_of(const gpu_device *device, const kiln_problem *problem)
+{
+    return takes_counter(device, &problem->attention) ? 2 * sizeof(uint32_t) : 0;
+}
+
+/* Sections: with a counter, heads whose K and V fill half of the L2. Without, two rounds of all blocks, which the order there
+ * and back again makes equally long; or one head after the other where all tiles are equal. */
+static void deal(const gpu_device *device, gpu_wgmma_args *a)
+{
+    const kiln_attention_problem *p = &a->base.p;
+    const int64_t heads = p->batch * p->heads, tiles = a->base.q_tiles, blocks = blocks_of(device, p, heads * tiles);
+    a->section = 1, a->slots = tiles;
+    if (a->counters) {
+        const int64_t per_head = p->seqlen_k * (p->d + p->d_v) * 2 * p->heads_k / p->heads;
+        while (a->section < heads && 2 * a->section * per_head <= device->l2_bytes / 2)
+            a->section *= 2;
+        a->slots = a->section * tiles;
+    } else if (p->masked) {
+        const int64_t most = 2 * blocks > tiles ? 2 * blocks / tiles : 1;
+        a->section = attention_ceil(heads, attention_ceil(heads, most));
+        a->slots = attention_ceil(a->section * tiles, 2 * blocks) * 2 * blocks;
+    }
+    a->base.items = a->counters ? heads * tiles : attention_ceil(heads, a->section) * a->slots;
+}
+
+static kiln_status run(const gpu_device *device, const kiln_problem *problem, void *workspace, kiln_stream stream)
+{
+    const kiln_attention_problem *p = &problem->attention;
+    const gpu_kernel *k = kernel_of(p);
+    gpu_wgmma_args a = {.base = attention_args(p, k->tile_q, 1)};
+    if (a.base.items == 0)
+        return KILN_OK;
+    if (!attention_is_aligned(p) || !attention_has_aligned_rows(&p->o) || !gpu_tensor_map_of(&p->q, 64, &a.q) ||
+        !gpu_tensor_map_of(&p->k, k->tile_k, &a.k) || !gpu_tensor_map_of(&p->v, k->tile_k, &a.v))
+        return GPU_NAME(gpu_attention_forward_mma).run(device, problem, workspace, stream);
+    const int64_t blocks = blocks_of(device, p, a.base.items);
+    if (takes_counter(device, p)) {
+        a.counters = workspace;
+        if (!(p->flags & KILN_FLAG_WORKSPACE_ZEROED)) {
+            const kiln_status status = gpu_fill(device, workspace, 0, 2 * sizeof(uint32_t), stream);
+            if (status != KILN_OK)
+                return status;
+        }
+    }
+    deal(device, &a);
+    return gpu_launch(device, k, &a, blocks, stream);
+}
+
+/* As mma. A weight of fp16 is at least 2^5 where the maximum was looked for. */
+static void numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
+{
+    const kiln_attention_problem *p = &problem->attention;
+    (void)device;
+    *numerics = attention_numerics(true, p->q.type, kernel_of(p)->tile_k);
+    if (p->q.type == KILN_FLOAT16)
+        numerics->p_floor = 0x1p-30;
+}
+
+const gpu_method GPU_NAME(gpu_attention_forward_wgmma) = {
+    .op = KILN_OP_ATTENTION_FORWARD,
+    .algorithm = "wgmma",
+    .name = "attention_forward_wgmma",
+    .supports = supports,
+    .workspace = workspace_of,
+    .kernel = kernel,
+    .run = run,
+    .numerics = numerics,
+};

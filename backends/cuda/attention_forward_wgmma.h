@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* attention_forward_wgmma.h: arguments of the Hopper forward kernels, shared by their host code and themselves. */
+#ifndef KILN_BACKENDS_CUDA_ATTENTION_FORWARD_WGMMA_H
+#define KILN_BACKENDS_CUDA_ATTENTION_FORWARD_WGMMA_H
+
+#include "tensor_map.h"
+
+/*
+ * Tiles are dealt out in rounds of one a block, in an order that keeps K and V of few heads in the L2 and long rows first: heads
+ * by sections, each of `slots` items (the last may stay empty). Where lengths differ much and the work is worth it, blocks take
+ * what is next from a counter; at most GPU_WGMMA_ROUNDS each.
+ */
+enum { GPU_WGMMA_ROUNDS = 512 };
+typedef struct gpu_wgmma_args {
+    gpu_attention_args base; /* items: sections · slots */
+    int64_t section;         /* heads of a section */
+    int64_t slots;           /* items of a section */
+    uint32_t *counters;      /* workspace: two, zero before and after; NULL: no counter */
+    gpu_tensor_map q, k, v;
+} gpu_wgmma_args;
+
+#endif

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What kernels of the Hopper family (files named *_sm90a) say beyond the dialect: barriers that count bytes, bulk tensor copies,
+// matrix products of a warpgroup. Not emulated. Names and semantics: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma",
+// "setmaxnreg". Addresses of shared memory are the 32-bit ones of its own window.
+#pragma once
+#include "../gpu/gpu_mma.h"
+#include "tensor_map.h"
+
+GPU_FN uint32_t gpu_shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+// ---- barriers in shared memory: a phase ends when all arrivals and all announced bytes are there; its parity then flips ----
+GPU_FN void gpu_mbarrier_init(uint32_t bar, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+// Makes the barriers that this thread has initialised known to the copy engine. A block barrier shows them to other threads.
+GPU_FN void gpu_mbarrier_init_fence()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+GPU_FN void gpu_mbarrier_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+// Arrives, and announces bytes that copies will bring.
+GPU_FN void gpu_mbarrier_expect(uint32_t bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+// Returns when the phase of this parity has ended; what was written before its arrivals is seen then.
+GPU_FN void gpu_mbarrier_wait(uint32_t bar, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra finished;\n"
+                 "bra again;\n"
+                 "finished:\n}\n" ::"r"(bar),
+                 "r"(parity)
+                 : "memory");
+}
+
+// ---- bulk tensor copies: a box of a 4-axis tensor, 64 columns of 16 bits wide, to 1024-byte aligned shared memory in which the
+// 16-byte pieces of a 128-byte row are permuted by an exclusive or with the row's number modulo 8. What lies outside of the
+// tensor arrives as zeros, and counts as bytes all the same.
+GPU_FN void gpu_tensor_prefetch(const gpu_tensor_map *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+GPU_FN void gpu_tensor_load(const gpu_tensor_map *map, uint32_t to, uint32_t bar, int column, int row, int head,
+                            int batch)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+
+// ---- registers move from one warpgroup to another: all its warps, R a multiple of 8 ----
+template <int R> GPU_FN void gpu_registers_take()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(R));
+}
+template <int R> GPU_FN void gpu_registers_give()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(R));
+}
+
+// ---- matrix products of a warpgroup (128 threads): asynchronous, 64 x N x 16 a call ----
+// Layout of the accumulator: warp w has rows 16·w ... 16·w + 15, lane l rows l / 4 (+ 8) of these; d[4·i + 2·h + c] is row
+// l / 4 + 8·h, column 8·i + 2·(l % 4) + c. So pairs, rounded to 16 bits, are an operand A as they lie.
+// Registers may be touched after the wait only, and the compiler does not know: gpu_wgmma_settle() after each.
+GPU_FN void gpu_wgmma_fence() // before the first product: registers and shared memory are as written
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+GPU_FN void gpu_wgmma_commit() // closes a group of products
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N> GPU_FN void gpu_wgmma_wait() // until no more than the last N groups are under way
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+template <int N> GPU_FN void gpu_wgmma_settle(float (&r)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(r[i])::"memory");
+}
+template <int N> GPU_FN void gpu_wgmma_settle(uint32_t (&r)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+r"(r[i])::"memory");
+}
+
+// A matrix in shared memory as the unit wants to hear of it, rows permuted as above, distances in bytes. Along the depth of
+// the product neighbours (Q, K): `leading` means nothing, `stride` is from 8 rows to the next 8. Rows along the depth (V):
+// `leading` from 64 columns to the next 64, `stride` from 8 rows to the next. The upper half is a constant.
+GPU_FN uint32_t gpu_wgmma_matrix(uint32_t address, uint32_t leading)
+{
+    return (address & 0x3ffff) >> 4 | (leading >> 4) << 16;
+}
+GPU_FN uint64_t gpu_wgmma_descriptor(uint32_t matrix, uint32_t stride)
+{
+    return (uint64_t)(stride >> 4 | 1u << 30) << 32 | matrix;
+}
+
+// ss: D = (or +=) A·Bᵀ, both from shared memory with neighbours along the depth.
+// rs: D += A·B, A from registers, B from shared memory with rows along the depth.
+template <class E, int N> struct gpu_wgmma;
+
+#define GPU_R32_0                                                                                                      \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"   \
+    "%30,%31"
+#define GPU_R64_0                                                                                                      \
+    GPU_R32_0 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"  \
+              "%57,%58,%59,%60,%61,%62,%63"
+#define GPU_R128_0                                                                                                     \
+    GPU_R64_0 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"  \
+              "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"    \
+              "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define GPU_D8(i)                                                                                                      \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
+        "+f"(d[i + 7])
+#define GPU_D32(i)  GPU_D8(i), GPU_D8(i + 8), GPU_D8(i + 16), GPU_D8(i + 24)
+#define GPU_D64(i)  GPU_D32(i), GPU_D32(i + 32)
+#define GPU_D128(i) GPU_D64(i), GPU_D64(i + 64)
+
+// COUNT accumulators of a thread; P1 ... P5: the numbers of the operands after them.
+#define GPU_WGMMA(E, TYPE, N, COUNT, P1, P2, P3, P4, P5)                                                               \
+    template <> struct gpu_wgmma<E, N> {                                                                               \
+        static GPU_FN void ss(float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate)                               \
+        {                                                                                                              \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P3 ", 0;\n"                                             \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" GPU_R##COUNT##_0         \
+                         "}, %" #P1 ", %" #P2 ", p, 1, 1, 0, 0;\n}\n"                                                  \
+                         : GPU_D##COUNT(0)                                                                             \
+                         : "l"(a), "l"(b), "r"(accumulate));                                                           \
+        }                                                                                                              \
+        static GPU_FN void rs(float (&d)[COUNT], const uint32_t *a, uint64_t b)                                        \
+        {                                                                                                              \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                                                    \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" GPU_R##COUNT##_0         \
+                         "}, {%" #P1 ",%" #P2 ",%" #P3 ",%" #P4 "}, %" #P5 ", p, 1, 1, 1;\n}\n"                        \
+                         : GPU_D##COUNT(0)                                                                             \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                        \
+        }                                                                                                              \
+    };
+GPU_WGMMA(gpu_bf16, "bf16", 64, 32, 32, 33, 34, 35, 36)
+GPU_WGMMA(gpu_bf16, "bf16", 128, 64, 64, 65, 66, 67, 68)
+GPU_WGMMA(gpu_bf16, "bf16", 256, 128, 128, 129, 130, 131, 132)
+GPU_WGMMA(gpu_half, "f16", 64, 32, 32, 33, 34, 35, 36)
+GPU_WGMMA(gpu_half, "f16", 128, 64, 64, 65, 66, 67, 68)
+GPU_WGMMA(gpu_half, "f16", 256, 128, 128, 129, 130, 131, 132)
+
+// Eight rows of 8 elements each at a shared address per lane, as gpu_ldmatrix; for tiles that a bulk copy has permuted.
+GPU_FN void gpu_ldmatrix_at(uint32_t (&x)[4], uint32_t p)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(p)
+                 : "memory");
+}
+
+// The number of a warpgroup, known to be the same in all its lanes.
+GPU_FN int gpu_warpgroup()
+{
+    return __shfl_sync(0xffffffffu, gpu_thread() / 128, 0);
+}
+// A barrier of `threads` threads, all of whose warps call it; number 0 is the block barrier.
+GPU_FN void gpu_named_barrier(int number, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+// Word i of lane q of four lanes becomes word q of lane i.
+GPU_FN void gpu_transpose_quad(uint32_t (&w)[4])
+{
+#pragma unroll
+    for (int bit = 1; bit <= 2; bit *= 2) {
+        const bool high = gpu_lane() & bit;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & bit)
+                continue;
+            const uint32_t other = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + bit], bit);
+            if (high)
+                w[i] = other;
+            else
+                w[i + bit] = other;
+        }
+    }
+}
+GPU_FN uint32_t gpu_atomic_add(uint32_t *p, uint32_t x) // what was there before; global memory
+{
+    return atomicAdd(p, x);
+}
+GPU_FN void gpu_shared_or(uint32_t *p, uint32_t bits)
+{
+    atomicOr(p, bits);
+}
+
+// A kernel that deals out its items itself: run(args, shared) once per block; the arguments' address may be given to the copy
+// engine. Shared memory is aligned to 1024 bytes.
+#define GPU_KERNEL_SM90(NAME, ...)                                                                                     \
+    extern "C" __global__ void __launch_bounds__((__VA_ARGS__::threads), 1)                                            \
+        NAME(const __grid_constant__ __VA_ARGS__::args a)                                                              \
+    {                                                                                                                  \
+        static_assert(sizeof(a) <= 4096, "parameters of a kernel");                                                    \
+        extern __shared__ __align__(1024) unsigned char gpu_arena[];                                                   \
+        __VA_ARGS__::run(a, *(__VA_ARGS__::shared *)gpu_arena);                                                        \
+    }                                                                                                                  \
+    GPU_DESCRIBE(NAME, __VA_ARGS__)
