@@ -14,7 +14,10 @@ extern const gpu_method GPU_NAME(gpu_attention_forward_mma);
 #define WGMMA(X, name)                                                                                                 \
     X(attention_forward_wgmma_##name##_64_256x64)                                                                      \
     X(attention_forward_wgmma_##name##_64_192x128)                                                                     \
+    X(attention_forward_wgmma_##name##_96_192x64)                                                                      \
     X(attention_forward_wgmma_##name##_128_192x64)                                                                     \
+    X(attention_forward_wgmma_##name##_192_128_128x64)                                                                 \
+    X(attention_forward_wgmma_##name##_192_128x64)                                                                     \
     X(attention_forward_wgmma_##name##_256_128x64)
 #define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
 #define ENTRY(symbol)   &GPU_INFO(symbol),
@@ -25,7 +28,12 @@ static const gpu_kernel *kernel_of(const kiln_attention_problem *p)
 {
     static const gpu_kernel *const f16[] = {WGMMA(ENTRY, f16)}, *const bf16[] = {WGMMA(ENTRY, bf16)};
     const int64_t d = p->d > p->d_v ? p->d : p->d_v;
-    const int i = d <= 64 ? p->seqlen_k > 4096 : d <= 128 ? 2 : 3;
+    const int i = d <= 64                     ? p->seqlen_k > 4096
+                  : d <= 96                   ? 2
+                  : d <= 128                  ? 3
+                  : d <= 192 && p->d_v <= 128 ? 4
+                  : d <= 192                  ? 5
+                                              : 6;
     return p->q.type == KILN_FLOAT16 ? f16[i] : bf16[i];
 }
 

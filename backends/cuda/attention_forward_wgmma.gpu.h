@@ -58,12 +58,14 @@ struct wgmma_tile {
     }
 };
 
-// The traits are the template's arguments: BM = 64·NWG queries and BN keys a tile, SLOTS of K and V, QS stages of Q.
+// The traits are the template's arguments: D columns of Q and K, DV of V, BM = 64·NWG queries and BN keys a tile, SLOTS of K and V,
+// QS stages of Q.
 // What the warpgroups hold together must not exceed what the block got at launch (threads · the compiler's count of registers),
 // or the taking never returns.
-template <class E, int D, int BN, int NWG, int SLOTS, int QS> struct attention_forward_wgmma {
+template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct attention_forward_wgmma {
     using args = gpu_wgmma_args;
-    using careful = attention_forward_mma<E, D, 1, 4 * NWG, 1, true>;
+    static constexpr int WIDE = D > DV ? D : DV; // columns of the careful passes
+    using careful = attention_forward_mma<E, WIDE <= 64 ? 64 : WIDE <= 128 ? 128 : 256, 1, 4 * NWG, 1, true>;
     static constexpr int BM = 64 * NWG, threads = 128 * (NWG + 1), blocks = 1, tile_q = BM, tile_k = BN;
     static constexpr int PRODUCER = NWG == 2   ? 40
                                     : NWG == 3 ? 32
@@ -71,17 +73,18 @@ template <class E, int D, int BN, int NWG, int SLOTS, int QS> struct attention_f
                          CONSUMER = NWG == 2   ? 232
                                     : NWG == 3 ? 160
                                                : 112;
-    static constexpr int PANELS = D / 64, PANEL_Q = 64 * 64, PANEL_KV = BN * 64; // elements: 64 columns are 128 bytes
-    static constexpr int ROUNDS = GPU_WGMMA_ROUNDS;                              // that are told apart
+    // Shared memory holds panels of 64 columns, which are 128 bytes.
+    static constexpr int PANELS = (D + 63) / 64, PANELS_V = (DV + 63) / 64, PANEL_Q = 64 * 64, PANEL_KV = BN * 64;
+    static constexpr int ROUNDS = GPU_WGMMA_ROUNDS; // that are told apart
     static constexpr bool HALF = __is_same(E, gpu_half);
     static constexpr float LAG = 8.f, SHIFT = HALF ? 5.f : 0.f, LIMIT = HALF ? 0x1p15f : 0x1p40f;
     static_assert(careful::BR == BM, "a tile is a careful block");
 
     struct slot {
-        E k[BN * D], v[BN * D];
+        E k[PANELS * PANEL_KV], v[PANELS_V * PANEL_KV];
     };
     struct pipeline {
-        E q[QS][BM * D]; // per warpgroup: panels of 64 rows
+        E q[QS][NWG * PANELS * PANEL_Q]; // per warpgroup: panels of 64 rows
         slot kv[SLOTS];
         uint64_t q_full[QS], q_empty[QS], kv_full[SLOTS], kv_empty[SLOTS];
         wgmma_tile tile[QS];
@@ -202,16 +205,17 @@ template <class E, int D, int BN, int NWG, int SLOTS, int QS> struct attention_f
                 slot &to = pipe.kv[kv.stage];
                 const uint32_t full = gpu_shared_address(&pipe.kv_full[kv.stage]);
                 gpu_mbarrier_wait(gpu_shared_address(&pipe.kv_empty[kv.stage]), kv.parity ^ 1);
-                gpu_mbarrier_expect(full, (has_k + has_v) * (uint32_t)sizeof to.k);
+                gpu_mbarrier_expect(full, has_k * (uint32_t)sizeof to.k + has_v * (uint32_t)sizeof to.v);
+                if (has_k)
 #pragma unroll
-                for (int c = 0; c < PANELS; c++) {
-                    if (has_k)
+                    for (int c = 0; c < PANELS; c++)
                         gpu_tensor_load(&a.k, gpu_shared_address(to.k + c * PANEL_KV), full, c * 64,
                                         (int)s.k_row + j * BN, head_k, (int)s.k_batch);
-                    if (has_v)
+                if (has_v)
+#pragma unroll
+                    for (int c = 0; c < PANELS_V; c++)
                         gpu_tensor_load(&a.v, gpu_shared_address(to.v + c * PANEL_KV), full, c * 64,
                                         (int)s.k_row + (j + 1) * BN, head_k, (int)s.k_batch);
-                }
                 kv.next();
             };
             if (t.past > t.first)
@@ -239,7 +243,7 @@ template <class E, int D, int BN, int NWG, int SLOTS, int QS> struct attention_f
 
     // ---- a consumer warpgroup: 64 queries of every tile ----
     struct state {
-        float s[BN / 2], o[D / 2];
+        float s[BN / 2], o[DV / 2];
         uint32_t p[BN / 4];                      // weights, rounded: the operand of P·V
         float top[2], sum[2], lost[2], alpha[2]; // of my rows l / 4 + 8·h; sums are my share of four
         uint32_t q_matrix, k_matrix, v_matrix;   // of stage and slot 0
@@ -285,7 +289,7 @@ template <class E, int D, int BN, int NWG, int SLOTS, int QS> struct attention_f
         const uint32_t v = me.v_matrix + me.kv.stage * (uint32_t)(sizeof(slot) >> 4);
 #pragma unroll
         for (int kk = 0; kk < BN / 16; kk++)
-            gpu_wgmma<E, D>::rs(me.o, me.p + 4 * kk, gpu_wgmma_descriptor(v + kk * (2048 >> 4), 1024));
+            gpu_wgmma<E, DV>::rs(me.o, me.p + 4 * kk, gpu_wgmma_descriptor(v + kk * (2048 >> 4), 1024));
         gpu_wgmma_commit();
     }
 
@@ -354,7 +358,7 @@ template <class E, int D, int BN, int NWG, int SLOTS, int QS> struct attention_f
     static GPU_FN void rescale(state &me)
     {
 #pragma unroll
-        for (int i = 0; i < D / 2; i++)
+        for (int i = 0; i < DV / 2; i++)
             me.o[i] *= me.alpha[i / 2 % 2];
 #pragma unroll
         for (int h = 0; h < 2; h++)
@@ -457,7 +461,7 @@ template <class E, int D, int BN, int NWG, int SLOTS, int QS> struct attention_f
             const int whole_begin = (t.begin(r1) + BN - 1) / BN, whole_end = t.end(r0) / BN;
             const int watched = past - 1 < whole_end || t.end(r0) > whole_end * BN ? whole_end : whole_end - 1;
 #pragma unroll
-            for (int i = 0; i < D / 2; i++)
+            for (int i = 0; i < DV / 2; i++)
                 me.o[i] = 0;
 #pragma unroll
             for (int h = 0; h < 2; h++)
@@ -540,7 +544,7 @@ template <class E, int D, int BN, int NWG, int SLOTS, int QS> struct attention_f
         for (int h = 0; h < 2; h++) {
             const bool here = row + 8 * h < t.rows;
 #pragma unroll
-            for (int g = 0; g < D / 32; g++) {
+            for (int g = 0; g < DV / 32; g++) {
                 uint32_t w[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {

@@ -114,21 +114,25 @@ GPU_FN uint64_t gpu_wgmma_descriptor(uint32_t matrix, uint32_t stride)
 // rs: D += A·B, A from registers, B from shared memory with rows along the depth.
 template <class E, int N> struct gpu_wgmma;
 
-#define GPU_R32_0                                                                                                      \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"   \
-    "%30,%31"
-#define GPU_R64_0                                                                                                      \
-    GPU_R32_0 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"  \
-              "%57,%58,%59,%60,%61,%62,%63"
-#define GPU_R128_0                                                                                                     \
-    GPU_R64_0 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"  \
-              "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"    \
-              "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+// The names of the first so many operands.
+#define GPU_R32                                                                                                        \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26"                \
+    ",%27,%28,%29,%30,%31"
+#define GPU_R48 GPU_R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define GPU_R64 GPU_R48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define GPU_R96                                                                                                        \
+    GPU_R64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88"     \
+            ",%89,%90,%91,%92,%93,%94,%95"
+#define GPU_R128                                                                                                       \
+    GPU_R96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115"         \
+            ",%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define GPU_D8(i)                                                                                                      \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
         "+f"(d[i + 7])
 #define GPU_D32(i)  GPU_D8(i), GPU_D8(i + 8), GPU_D8(i + 16), GPU_D8(i + 24)
+#define GPU_D48(i)  GPU_D32(i), GPU_D8(i + 32), GPU_D8(i + 40)
 #define GPU_D64(i)  GPU_D32(i), GPU_D32(i + 32)
+#define GPU_D96(i)  GPU_D64(i), GPU_D32(i + 64)
 #define GPU_D128(i) GPU_D64(i), GPU_D64(i + 64)
 
 // COUNT accumulators of a thread; P1 ... P5: the numbers of the operands after them.
@@ -137,7 +141,7 @@ template <class E, int N> struct gpu_wgmma;
         static GPU_FN void ss(float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate)                               \
         {                                                                                                              \
             asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P3 ", 0;\n"                                             \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" GPU_R##COUNT##_0         \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" GPU_R##COUNT             \
                          "}, %" #P1 ", %" #P2 ", p, 1, 1, 0, 0;\n}\n"                                                  \
                          : GPU_D##COUNT(0)                                                                             \
                          : "l"(a), "l"(b), "r"(accumulate));                                                           \
@@ -145,17 +149,21 @@ template <class E, int N> struct gpu_wgmma;
         static GPU_FN void rs(float (&d)[COUNT], const uint32_t *a, uint64_t b)                                        \
         {                                                                                                              \
             asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                                                    \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" GPU_R##COUNT##_0         \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" GPU_R##COUNT             \
                          "}, {%" #P1 ",%" #P2 ",%" #P3 ",%" #P4 "}, %" #P5 ", p, 1, 1, 1;\n}\n"                        \
                          : GPU_D##COUNT(0)                                                                             \
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                        \
         }                                                                                                              \
     };
 GPU_WGMMA(gpu_bf16, "bf16", 64, 32, 32, 33, 34, 35, 36)
+GPU_WGMMA(gpu_bf16, "bf16", 96, 48, 48, 49, 50, 51, 52)
 GPU_WGMMA(gpu_bf16, "bf16", 128, 64, 64, 65, 66, 67, 68)
+GPU_WGMMA(gpu_bf16, "bf16", 192, 96, 96, 97, 98, 99, 100)
 GPU_WGMMA(gpu_bf16, "bf16", 256, 128, 128, 129, 130, 131, 132)
 GPU_WGMMA(gpu_half, "f16", 64, 32, 32, 33, 34, 35, 36)
+GPU_WGMMA(gpu_half, "f16", 96, 48, 48, 49, 50, 51, 52)
 GPU_WGMMA(gpu_half, "f16", 128, 64, 64, 65, 66, 67, 68)
+GPU_WGMMA(gpu_half, "f16", 192, 96, 96, 97, 98, 99, 100)
 GPU_WGMMA(gpu_half, "f16", 256, 128, 128, 129, 130, 131, 132)
 
 // Eight rows of 8 elements each at a shared address per lane, as gpu_ldmatrix; for tiles that a bulk copy has permuted.
