@@ -16,24 +16,7 @@
 #pragma once
 #include "attention_forward_mma.gpu.h"
 #include "attention_forward_wgmma.h"
-#include "gpu_intrin_wgmma.h"
-
-template <bool B> struct wgmma_flag {
-    static constexpr bool value = B;
-};
-using wgmma_yes = wgmma_flag<true>;
-using wgmma_no = wgmma_flag<false>;
-
-// A place in a ring of N stages; the parity flips at each round.
-template <int N> struct wgmma_ring {
-    int stage = 0;
-    uint32_t parity = 0;
-    GPU_FN void next()
-    {
-        if (++stage == N)
-            stage = 0, parity ^= 1;
-    }
-};
+#include "attention_wgmma.gpu.h"
 
 // What the producer tells the consumers of a tile: everything in units of this sequence. q0 < 0: there are no more.
 struct wgmma_tile {
@@ -129,22 +112,15 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
         const int64_t batch = gpu_divide(bh, p.heads);
         return {(int)(bh - batch * p.heads), (int)batch, a.base.q_tiles - 1 - down};
     }
-    static GPU_FN int32_t near(int64_t x)
-    { // sequences have up to 2^30 rows
-        const int64_t most = 1 << 30;
-        return (int32_t)(x < -most ? -most : x > most ? most : x);
-    }
     static GPU_FN wgmma_tile tile_of(const args &a, const kiln_sequence &s, const place &at, int round)
     {
         const auto &p = a.base.p;
         wgmma_tile t = {};
-        const int64_t rows = s.seqlen_q - at.m * BM, apart = s.pos_q - s.pos_k;
+        const int64_t rows = s.seqlen_q - at.m * BM;
         t.q0 = (int32_t)(at.m * BM), t.rows = (int32_t)(rows < BM ? rows : BM), t.head = at.head, t.batch = at.batch;
         t.round = round, t.seqlen_k = (int32_t)s.seqlen_k;
-        const bool left = p.masked && p.window_left != KILN_UNBOUNDED,
-                   right = p.masked && p.window_right != KILN_UNBOUNDED;
-        t.low = left ? near(kiln_subtract_saturating(apart, p.window_left)) : -(1 << 30);
-        t.high = right ? near(kiln_add_saturating(kiln_add_saturating(apart, p.window_right), 1)) : 1 << 30;
+        const wgmma_window window(p, s);
+        t.low = window.low, t.high = window.high;
         if (t.rows > 0) {
             const int end = t.end(t.q0 + t.rows - 1);
             t.first = t.begin(t.q0) / BN;

@@ -59,6 +59,59 @@ GPU_FN void gpu_tensor_load(const gpu_tensor_map *map, uint32_t to, uint32_t bar
                  : "memory");
 }
 
+// 16-byte aligned memory, as it is.
+GPU_FN void gpu_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+// Adds fp32 numbers of shared memory to global memory, each atomically.
+GPU_FN void gpu_bulk_add(float *to, uint32_t from, uint32_t bytes)
+{
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+GPU_FN void gpu_bulk_wait_read() // this thread's additions have left shared memory
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+GPU_FN void gpu_bulk_wait() // they have been done
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+GPU_FN void gpu_add4(float *to, const float *x) // four atomic additions, 16-byte aligned
+{
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
+                 "f"(x[3])
+                 : "memory");
+}
+// What this thread has written to shared memory is seen by the copy engine and the matrix unit (after a barrier).
+GPU_FN void gpu_async_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+GPU_FN gpu_vec<float, 4> gpu_load4_at(uint32_t p)
+{
+    gpu_vec<float, 4> x;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(p));
+    return x;
+}
+GPU_FN void gpu_store4_at(uint32_t p, const float *x)
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(p), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+                 : "memory");
+}
+// The reverse of gpu_ldmatrix_at.
+GPU_FN void gpu_stmatrix_at(uint32_t p, const uint32_t *x)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(p), "r"(x[0]), "r"(x[1]),
+                 "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
 // ---- registers move from one warpgroup to another: all its warps, R a multiple of 8 ----
 template <int R> GPU_FN void gpu_registers_take()
 {
@@ -112,9 +165,12 @@ GPU_FN uint64_t gpu_wgmma_descriptor(uint32_t matrix, uint32_t stride)
 
 // ss: D = (or +=) A·Bᵀ, both from shared memory with neighbours along the depth.
 // rs: D += A·B, A from registers, B from shared memory with rows along the depth.
+// For the backward pass, where the first product of a chain writes only, so that no old value is kept alive:
+// kk: as ss. rk: as ss with A from registers. mn: D = (+=) Aᵀ·B, both from shared memory with rows along the depth.
 template <class E, int N> struct gpu_wgmma;
 
 // The names of the first so many operands.
+#define GPU_R16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define GPU_R32                                                                                                        \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26"                \
     ",%27,%28,%29,%30,%31"
@@ -129,37 +185,83 @@ template <class E, int N> struct gpu_wgmma;
 #define GPU_D8(i)                                                                                                      \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
         "+f"(d[i + 7])
+#define GPU_D16(i)  GPU_D8(i), GPU_D8(i + 8)
 #define GPU_D32(i)  GPU_D8(i), GPU_D8(i + 8), GPU_D8(i + 16), GPU_D8(i + 24)
 #define GPU_D48(i)  GPU_D32(i), GPU_D8(i + 32), GPU_D8(i + 40)
 #define GPU_D64(i)  GPU_D32(i), GPU_D32(i + 32)
 #define GPU_D96(i)  GPU_D64(i), GPU_D32(i + 64)
 #define GPU_D128(i) GPU_D64(i), GPU_D64(i + 64)
 
-// COUNT accumulators of a thread; P1 ... P5: the numbers of the operands after them.
+#define GPU_W8(i)                                                                                                      \
+    "=f"(d[i]), "=f"(d[i + 1]), "=f"(d[i + 2]), "=f"(d[i + 3]), "=f"(d[i + 4]), "=f"(d[i + 5]), "=f"(d[i + 6]),        \
+        "=f"(d[i + 7])
+#define GPU_W16(i)  GPU_W8(i), GPU_W8(i + 8)
+#define GPU_W32(i)  GPU_W8(i), GPU_W8(i + 8), GPU_W8(i + 16), GPU_W8(i + 24)
+#define GPU_W48(i)  GPU_W32(i), GPU_W8(i + 32), GPU_W8(i + 40)
+#define GPU_W64(i)  GPU_W32(i), GPU_W32(i + 32)
+#define GPU_W96(i)  GPU_W64(i), GPU_W32(i + 64)
+#define GPU_W128(i) GPU_W64(i), GPU_W64(i + 64)
+
+// COUNT accumulators of a thread; P1 ... P5: the numbers of the operands after them. ACCUMULATE: 0 or 1 as text.
+#define GPU_WGMMA_ASM(TYPE, N, COUNT, ACCUMULATE, OPERANDS)                                                            \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " ACCUMULATE ", 0;\n"                                                            \
+    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" GPU_R##COUNT "}, " OPERANDS ";\n}\n"
 #define GPU_WGMMA(E, TYPE, N, COUNT, P1, P2, P3, P4, P5)                                                               \
     template <> struct gpu_wgmma<E, N> {                                                                               \
         static GPU_FN void ss(float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate)                               \
         {                                                                                                              \
-            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P3 ", 0;\n"                                             \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" GPU_R##COUNT             \
-                         "}, %" #P1 ", %" #P2 ", p, 1, 1, 0, 0;\n}\n"                                                  \
+            asm volatile(GPU_WGMMA_ASM(TYPE, N, COUNT, "%" #P3, "%" #P1 ", %" #P2 ", p, 1, 1, 0, 0")                   \
                          : GPU_D##COUNT(0)                                                                             \
                          : "l"(a), "l"(b), "r"(accumulate));                                                           \
         }                                                                                                              \
         static GPU_FN void rs(float (&d)[COUNT], const uint32_t *a, uint64_t b)                                        \
         {                                                                                                              \
-            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                                                    \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" GPU_R##COUNT             \
-                         "}, {%" #P1 ",%" #P2 ",%" #P3 ",%" #P4 "}, %" #P5 ", p, 1, 1, 1;\n}\n"                        \
-                         : GPU_D##COUNT(0)                                                                             \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                        \
+            asm volatile(                                                                                              \
+                GPU_WGMMA_ASM(TYPE, N, COUNT, "1", "{%" #P1 ",%" #P2 ",%" #P3 ",%" #P4 "}, %" #P5 ", p, 1, 1, 1")      \
+                : GPU_D##COUNT(0)                                                                                      \
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                 \
+        }                                                                                                              \
+        static GPU_FN void kk(float (&d)[COUNT], uint64_t a, uint64_t b, bool next)                                    \
+        {                                                                                                              \
+            if (!next)                                                                                                 \
+                asm volatile(GPU_WGMMA_ASM(TYPE, N, COUNT, "0", "%" #P1 ", %" #P2 ", p, 1, 1, 0, 0")                   \
+                             : GPU_W##COUNT(0)                                                                         \
+                             : "l"(a), "l"(b));                                                                        \
+            else                                                                                                       \
+                ss(d, a, b, 1);                                                                                        \
+        }                                                                                                              \
+        static GPU_FN void rk(float (&d)[COUNT], const uint32_t *a, uint64_t b, bool next)                             \
+        {                                                                                                              \
+            if (!next)                                                                                                 \
+                asm volatile(                                                                                          \
+                    GPU_WGMMA_ASM(TYPE, N, COUNT, "0", "{%" #P1 ",%" #P2 ",%" #P3 ",%" #P4 "}, %" #P5 ", p, 1, 1, 0")  \
+                    : GPU_W##COUNT(0)                                                                                  \
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                             \
+            else                                                                                                       \
+                asm volatile(                                                                                          \
+                    GPU_WGMMA_ASM(TYPE, N, COUNT, "1", "{%" #P1 ",%" #P2 ",%" #P3 ",%" #P4 "}, %" #P5 ", p, 1, 1, 0")  \
+                    : GPU_D##COUNT(0)                                                                                  \
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                             \
+        }                                                                                                              \
+        static GPU_FN void mn(float (&d)[COUNT], uint64_t a, uint64_t b, bool next)                                    \
+        {                                                                                                              \
+            if (!next)                                                                                                 \
+                asm volatile(GPU_WGMMA_ASM(TYPE, N, COUNT, "0", "%" #P1 ", %" #P2 ", p, 1, 1, 1, 1")                   \
+                             : GPU_W##COUNT(0)                                                                         \
+                             : "l"(a), "l"(b));                                                                        \
+            else                                                                                                       \
+                asm volatile(GPU_WGMMA_ASM(TYPE, N, COUNT, "1", "%" #P1 ", %" #P2 ", p, 1, 1, 1, 1")                   \
+                             : GPU_D##COUNT(0)                                                                         \
+                             : "l"(a), "l"(b));                                                                        \
         }                                                                                                              \
     };
+GPU_WGMMA(gpu_bf16, "bf16", 32, 16, 16, 17, 18, 19, 20)
 GPU_WGMMA(gpu_bf16, "bf16", 64, 32, 32, 33, 34, 35, 36)
 GPU_WGMMA(gpu_bf16, "bf16", 96, 48, 48, 49, 50, 51, 52)
 GPU_WGMMA(gpu_bf16, "bf16", 128, 64, 64, 65, 66, 67, 68)
 GPU_WGMMA(gpu_bf16, "bf16", 192, 96, 96, 97, 98, 99, 100)
 GPU_WGMMA(gpu_bf16, "bf16", 256, 128, 128, 129, 130, 131, 132)
+GPU_WGMMA(gpu_half, "f16", 32, 16, 16, 17, 18, 19, 20)
 GPU_WGMMA(gpu_half, "f16", 64, 32, 32, 33, 34, 35, 36)
 GPU_WGMMA(gpu_half, "f16", 96, 48, 48, 49, 50, 51, 52)
 GPU_WGMMA(gpu_half, "f16", 128, 64, 64, 65, 66, 67, 68)
@@ -203,6 +305,21 @@ GPU_FN void gpu_transpose_quad(uint32_t (&w)[4])
         }
     }
 }
+// The same, and whether x holds for any of 128 threads.
+GPU_FN bool gpu_group_any(int number, bool x)
+{
+    uint32_t any;
+    asm volatile(
+        "{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, 128, p;\nselp.b32 %0, 1, 0, q;\n}\n"
+        : "=r"(any)
+        : "r"((uint32_t)x), "r"(number)
+        : "memory");
+    return any != 0;
+}
+GPU_FN void gpu_trap()
+{
+    __trap();
+}
 GPU_FN uint32_t gpu_atomic_add(uint32_t *p, uint32_t x) // what was there before; global memory
 {
     return atomicAdd(p, x);
@@ -219,7 +336,7 @@ GPU_FN void gpu_shared_or(uint32_t *p, uint32_t bits)
         NAME(const __grid_constant__ __VA_ARGS__::args a)                                                              \
     {                                                                                                                  \
         static_assert(sizeof(a) <= 4096, "parameters of a kernel");                                                    \
-        extern __shared__ __align__(1024) unsigned char gpu_arena[];                                                   \
-        __VA_ARGS__::run(a, *(__VA_ARGS__::shared *)gpu_arena);                                                        \
+        extern __shared__ __align__(1024) unsigned char gpu_arena_1024[];                                              \
+        __VA_ARGS__::run(a, *(__VA_ARGS__::shared *)gpu_arena_1024);                                                   \
     }                                                                                                                  \
     GPU_DESCRIBE(NAME, __VA_ARGS__)

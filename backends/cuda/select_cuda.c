@@ -11,6 +11,7 @@ extern const gpu_method GPU_NAME(gpu_attention_forward_flash2), GPU_NAME(gpu_att
 extern const gpu_method GPU_NAME(gpu_attention_forward_flash2_fma);
 extern const gpu_method GPU_NAME(gpu_attention_forward_tiled), GPU_NAME(gpu_attention_forward_tiled_unpadded);
 extern const gpu_method GPU_NAME(gpu_attention_forward_splitkv), GPU_NAME(gpu_attention_merge);
+extern const gpu_method GPU_NAME(gpu_attention_backward_wgmma);
 extern const gpu_method GPU_NAME(gpu_attention_backward_flash2), GPU_NAME(gpu_attention_backward_flash2_fma);
 
 /* clang-format off */
@@ -29,6 +30,9 @@ const gpu_method *const GPU_NAME(gpu_methods)[] = {
     &GPU_NAME(gpu_attention_forward_tiled_unpadded),
     &GPU_NAME(gpu_attention_forward_naive),
     &GPU_NAME(gpu_attention_merge),
+#ifndef GPU_EMULATED
+    &GPU_NAME(gpu_attention_backward_wgmma),
+#endif
     &GPU_NAME(gpu_attention_backward_flash2),
     &GPU_NAME(gpu_attention_backward_flash2_fma),
     NULL,

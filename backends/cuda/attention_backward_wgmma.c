@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * attention_backward_wgmma.c: the method of attention_backward, rung `wgmma` (sm_90): bf16, head sizes up to 128, windows of
+ * step 1, lengths, packing, GQA, dlse. Five launches. The rest of the contract, and what must be deterministic, is flash2's; so
+ * are, when the pointers turn out so, rows that the copy engine cannot read.
+ */
+#include "attention_backward_wgmma.h"
+
+#include "../gpu/attention_forward.h"
+
+extern const gpu_method GPU_NAME(gpu_attention_backward_flash2);
+
+#define WGMMA(X, d)                                                                                                    \
+    X(attention_backward_wgmma_prepare_bf16_##d)                                                                       \
+    X(attention_backward_wgmma_bf16_##d)                                                                               \
+    X(attention_backward_wgmma_finish_bf16_##d)                                                                        \
+    X(attention_backward_wgmma_again_keys_bf16) X(attention_backward_wgmma_again_queries_bf16)
+#define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
+#define ENTRY(symbol)   &GPU_INFO(symbol),
+WGMMA(DECLARE, 64)
+WGMMA(DECLARE, 128)
+enum { PREPARE, MAIN, FINISH, AGAIN_KEYS, AGAIN_QUERIES, LAUNCHES };
+
+static int64_t head_size(const kiln_attention_problem *p)
+{
+    return p->d > 64 || p->d_v > 64 ? 128 : 64;
+}
+
+static const gpu_kernel *const *kernels_of(const kiln_attention_problem *p)
+{
+    static const gpu_kernel *const of_64[] = {WGMMA(ENTRY, 64)}, *const of_128[] = {WGMMA(ENTRY, 128)};
+    return head_size(p) == 64 ? of_64 : of_128;
+}
+
+static bool supports(const gpu_device *device, const kiln_problem *problem, char *why, size_t cap)
+{
+    const kiln_attention_backward_problem *b = &problem->backward;
+    const kiln_attention_problem *p = &b->forward;
+    if (!GPU_NAME(gpu_attention_backward_flash2).supports(device, problem, why, cap))
+        return false;
+    if (device->architecture != 90)
+        return snprintf(why, cap, "wgmma needs sm_90; the device is %s", device->architecture_name), false;
+    if (!attention_is_plain(p) || p->q_step != 1 || p->k_step != 1 || p->d2 > 0 || kiln_view_present(&b->dsinks))
+        return snprintf(
+                   why, cap,
+                   "wgmma takes windows of q_step and k_step 1, lengths, packing, sinks without dsinks, a positive "
+                   "softmax_scale, and no q2, softcap, attn_mask, bias, alibi_slopes or dropout"),
+               false;
+    if (p->d > 128 || p->d_v > 128)
+        return snprintf(why, cap, "wgmma takes head sizes up to 128; q has %lld and v %lld", (long long)p->d,
+                        (long long)p->d_v),
+               false;
+    if (p->o.type != KILN_BFLOAT16 || b->dq.type != KILN_BFLOAT16 || b->dk.type != KILN_BFLOAT16 ||
+        b->dv.type != KILN_BFLOAT16)
+        return snprintf(why, cap, "wgmma reads o and writes dq, dk and dv in bf16"), false;
+    if (p->flags & (KILN_FLAG_DETERMINISTIC | KILN_FLAG_BATCH_INVARIANT | KILN_FLAG_ACCUMULATE_DQ |
+                    KILN_FLAG_ACCUMULATE_DK | KILN_FLAG_ACCUMULATE_DV))
+        return snprintf(why, cap,
+                        "wgmma adds up dq in whatever order: no KILN_FLAG_DETERMINISTIC, KILN_FLAG_BATCH_INVARIANT or "
+                        "KILN_FLAG_ACCUMULATE_..."),
+               false;
+    if (p->max_sms > 0)
+        return snprintf(why, cap, "wgmma takes all multiprocessors; max_sms is %d", p->max_sms), false;
+    return true;
+}
+
+/* What lies where in the workspace; its size. */
+static size_t place(const kiln_attention_problem *p, gpu_wgmma_backward_args *a, char *workspace)
+{
+    const int64_t rows = GPU_WGMMA_ROWS;
+    const bool packed_q = kiln_view_present(&p->cu_seqlens_q), packed_k = kiln_view_present(&p->cu_seqlens_k);
+    size_t used = 0;
+    a->q_room = packed_q ? p->total_q / rows + p->batch : p->batch * attention_ceil(p->seqlen_q, rows);
+    a->k_room = packed_k ? p->total_k / rows + p->batch : p->batch * attention_ceil(p->seqlen_k, rows);
+    const int64_t of_q = p->heads * a->q_room * rows, batch = packed_q ? 1 : p->batch;
+    a->dq = (float *)(void *)attention_take(&workspace, &used, of_q * head_size(p) * 4);
+    a->lse = (float *)(void *)attention_take(&workspace, &used, of_q * 4);
+    a->delta = (float *)(void *)attention_take(&workspace, &used, of_q * 4);
+    a->open_q = (uint32_t *)(void *)attention_take(&workspace, &used, p->heads * a->q_room * 4);
+    a->open_k = (uint32_t *)(void *)attention_take(&workspace, &used, p->heads_k * a->k_room * 4);
+    a->base.delta = (kiln_view){.type = KILN_FLOAT32,
+                                .size = {batch, p->heads, p->total_q, 1},
+                                .stride = {p->heads * p->total_q, p->total_q, 1, 0}};
+    a->base.delta.data = attention_take(&workspace, &used, batch * p->heads * p->total_q * 4);
+    return used;
+}
+
+static size_t workspace_bytes(const gpu_device *device, const kiln_problem *problem)
+{
+    gpu_wgmma_backward_args a;
+    const size_t mine = place(&problem->backward.forward, &a, NULL),
+                 other = GPU_NAME(gpu_attention_backward_flash2).workspace(device, problem);
+    return mine > other ? mine : other;
+}
+
+static const gpu_kernel *kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
+{
+    return i < LAUNCHES ? kernels_of(&problem->backward.forward)[i]
+                        : GPU_NAME(gpu_attention_backward_flash2).kernel(device, problem, i - LAUNCHES);
+}
+
+static bool can_be_read(const kiln_attention_backward_problem *b, gpu_wgmma_backward_args *a)
+{
+    const kiln_attention_problem *p = &b->forward;
+    return attention_is_aligned(p) && attention_has_aligned_rows(&p->o) && attention_has_aligned_rows(&b->dout) &&
+           attention_has_aligned_rows(&b->dq) && attention_has_aligned_rows(&b->dk) &&
+           attention_has_aligned_rows(&b->dv) && gpu_tensor_map_of(&p->q, GPU_WGMMA_ROWS, &a->q) &&
+           gpu_tensor_map_of(&b->dout, GPU_WGMMA_ROWS, &a->dout) &&
+           gpu_tensor_map_of(&p->k, 2 * GPU_WGMMA_ROWS, &a->k) && gpu_tensor_map_of(&p->v, 2 * GPU_WGMMA_ROWS, &a->v);
+}
+
+static kiln_status run(const gpu_device *device, const kiln_problem *problem, void *workspace, kiln_stream stream)
+{
+    const kiln_attention_backward_problem *b = &problem->backward;
+    const kiln_attention_problem *p = &b->forward;
+    gpu_wgmma_backward_args a = {.base = {.p = *b, .scale_log2 = (float)(p->softmax_scale * 1.4426950408889634)}};
+    if (p->total_q == 0 || p->total_k == 0 || p->batch == 0 || !can_be_read(b, &a))
+        return GPU_NAME(gpu_attention_backward_flash2).run(device, problem, workspace, stream);
+    (void)place(p, &a, workspace);
+    /* Q, dO and the sums of dQ of the heads that are worked on together should stay in the L2. */
+    const int64_t per_head = p->seqlen_q * head_size(p) * 8 * (p->heads / p->heads_k);
+    for (a.section = 1; a.section < p->batch * p->heads_k && 2 * a.section * per_head <= device->l2_bytes * 2 / 3;)
+        a.section *= 2;
+    const gpu_kernel *const *kernels = kernels_of(p);
+    const int64_t rows = GPU_WGMMA_ROWS;
+    kiln_status status = KILN_OK;
+    a.base.q_tiles = attention_ceil(p->seqlen_q, rows);
+    for (int i = 0; i < LAUNCHES && status == KILN_OK; i++) { /* again: dk and dv are a part each */
+        a.base.k_tiles = attention_ceil(p->seqlen_k, i == MAIN ? 2 * rows : rows);
+        a.base.items = i == MAIN         ? p->batch * p->heads_k * a.base.k_tiles
+                       : i == AGAIN_KEYS ? p->batch * p->heads_k * a.base.k_tiles * 2
+                                         : p->batch * p->heads * a.base.q_tiles;
+        status = gpu_launch(device, kernels[i], &a, 0, stream);
+    }
+    return status;
+}
+
+/* dk and dv are summed in one chain over the group's queries, 16 at a time: the bound's tiles and their number together. */
+static void numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
+{
+    const kiln_attention_problem *p = &problem->backward.forward;
+    (void)device;
+    *numerics = attention_numerics(true, KILN_BFLOAT16, 16 + p->heads / p->heads_k * attention_ceil(p->seqlen_q, 16));
+}
+
+const gpu_method GPU_NAME(gpu_attention_backward_wgmma) = {
+    .op = KILN_OP_ATTENTION_BACKWARD,
+    .algorithm = "wgmma",
+    .name = "attention_backward_wgmma",
+    .supports = supports,
+    .workspace = workspace_bytes,
+    .kernel = kernel,
+    .run = run,
+    .numerics = numerics,
+};
