@@ -154,6 +154,42 @@ def forward_rows(rungs, dtypes, dims, lengths):
                                      for label, t in zip(labels, times)), flush=True)
 
 
+def backward_rows(dtypes, dims, lengths):
+    print("attention backward, B·S = 16K, H·d = 2048: TFLOP/s (all launches), and ratio to cuDNN's and FlashAttention-2's")
+    for dtype in dtypes:
+        for d in dims:
+            for s in lengths:
+                for causal in (False, True):
+                    name = f"backward {str(dtype)[6:]} d{d} s{s} {'causal' if causal else 'full'}"
+                    if not wanted(name):
+                        continue
+                    b, h = 16384 // s, 2048 // d
+                    q, k, v, dout = (torch.randn(b, s, h, d, device=device, dtype=dtype).transpose(1, 2) for _ in range(4))
+                    o, lse = torch.empty_like(q), torch.empty(b, h, s, device=device)
+                    dq, dk, dv = (torch.full_like(q, float("nan")) for _ in range(3))
+                    args = kiln.forward_args(q, k, v, o, lse, causal=causal)
+                    kiln.call("attention_forward", args)[0]()
+                    run, kernel = kiln.backward(args, dout, dq, dk, dv)
+                    run()
+                    exact = [t[0, -1].double().requires_grad_() for t in (q, k, v)]
+                    reference(*exact, causal)[0].backward(dout[0, -1].double())
+                    errors = [((got[0, -1].double() - want.grad).norm() / want.grad.norm()).item()
+                              for got, want in zip((dq, dk, dv), exact)]
+                    whole = not any(bool(torch.isnan(t).any()) for t in (dq, dk, dv))
+                    if not whole or not max(errors) < 1e-2:  # norms only: elements are the test suites' business
+                        print(f"{name:32s} WRONG, not timed ({kernel}), errors {errors}, {'no' if whole else 'some'} NaN")
+                        continue
+                    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+                    outs = [f() for f in peers(*leaves, causal)]
+
+                    def peer(out):
+                        return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
+                    ours, fa2, cudnn = medians([run] + [peer(out) for out in outs])
+                    flops = 10 * b * h * s * s * d * (0.5 if causal else 1)
+                    print(f"{name:32s} FA2 {flops / fa2 / 1e9:5.0f} cuDNN {flops / cudnn / 1e9:5.0f} | {kernel} "
+                          f"{flops / ours / 1e9:5.0f} {fa2 / ours:5.2f}x {cudnn / ours:5.2f}x", flush=True)
+
+
 def overhead():
     """Host time of a tiny call beyond an empty launch, by the time of many calls in a row."""
     import time
@@ -180,6 +216,8 @@ if wanted("softmax"):
 if wanted("forward"):
     lengths = options.lengths or ([2048, 16384] if options.quick else [512, 1024, 2048, 4096, 8192, 16384])
     forward_rows(options.rungs, [getattr(torch, t) for t in options.types], options.dims, lengths)
+if wanted("backward"):
+    backward_rows([torch.bfloat16], [d for d in options.dims if d <= 128], options.lengths or [2048, 16384])
 if wanted("overhead"):
     overhead()
 sys.stdout.flush()
