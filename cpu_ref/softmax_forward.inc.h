@@ -12,6 +12,8 @@
 #ifndef KILN_CPU_REF_SOFTMAX_FORWARD_INC_H
 #define KILN_CPU_REF_SOFTMAX_FORWARD_INC_H
 
+#include <float.h>
+
 #include "softmax_output.inc.h"
 
 /* Maximum and sum of exp(s - m) of some elements. */
@@ -239,6 +241,53 @@ static void softmax_short_rows(void *arg, int32_t worker, int64_t begin, int64_t
             softmax_write(p, &y, buffer.element, row.shift, row.factor, &out);
     }
     softmax_output_close(&out);
+}
+
+/*
+ * Rows of one element that lie one after another: a vector of rows at a time, by the same formulas. The maximum is the element
+ * (0 stands for -inf), so s - m is 0, or -inf, or NaN where s is NaN or +inf; e = l, so y = e; lse = s + (s - m).
+ */
+static bool softmax_is_single(const kiln_softmax_problem *p)
+{
+    const kiln_rows *const tensors[] = {&p->x, &p->y, &p->lse};
+    for (int i = 0; i < 3; i++)
+        if (tensors[i]->type && (p->outer_rank != 1 || tensors[i]->outer_stride[0] != 1))
+            return false;
+    return p->n == 1;
+}
+
+VF_INLINE void softmax_single_store(const kiln_rows *to, int64_t r, vf value, int count)
+{
+    char *at = to->data + r * kiln_type_size(to->type);
+    if (count < VF_LANES)
+        vf_store_type_tail(at, to->type, value, count);
+    else
+        vf_store_type(at, to->type, value);
+}
+
+static void softmax_single_rows(void *arg, int32_t worker, int64_t begin, int64_t end)
+{
+    const softmax_forward_call *call = arg;
+    const kiln_softmax_problem *p = call->p;
+    const vf scale = vf_set1(p->scale), least = vf_set1(-FLT_MAX);
+    const bool log = softmax_is_log(p);
+    (void)worker;
+    for (int64_t r = begin; r < end; r += VF_LANES) {
+        const char *x = p->x.data + r * kiln_type_size(p->x.type);
+        const int count = end - r < VF_LANES ? (int)(end - r) : VF_LANES;
+        vf s = vf_mul(count < VF_LANES ? vf_load_type_tail(x, p->x.type, count) : vf_load_type(x, p->x.type), scale);
+        vf difference = vf_sub(s, vf_max(s, least)); /* -inf - -FLT_MAX is -inf */
+        if (p->y.type)
+            softmax_single_store(&p->y, r, log ? difference : vf_exp(difference), count);
+        if (p->lse.type)
+            softmax_single_store(&p->lse, r, vf_add(s, difference), count);
+    }
+}
+
+/* Rows of one chunk. */
+static void (*softmax_short(const kiln_softmax_problem *p))(void *, int32_t, int64_t, int64_t)
+{
+    return softmax_is_single(p) ? softmax_single_rows : softmax_short_rows;
 }
 
 /* A chunk of a long row in the buffer; returns its maximum. */

@@ -94,7 +94,7 @@ static void softmax_forward_online_run(const kiln_cpu *cpu, const kiln_problem *
     softmax_forward_call call = softmax_forward_call_of(p, workspace, cut);
     if (!cut) {
         call.kept = softmax_online_keeps(p) ? workspace : NULL;
-        rows_parallel_shares(cpu, useful, p->rows, call.chunks == 1 ? softmax_short_rows : softmax_online_rows, &call);
+        rows_parallel_shares(cpu, useful, p->rows, call.chunks == 1 ? softmax_short(p) : softmax_online_rows, &call);
         return;
     }
     rows_parallel_shares(cpu, useful, p->rows * call.chunks, softmax_online_parts, &call);

@@ -28,6 +28,7 @@ static const softmax_case cases[] = {
     {.rank = 2, .shape = {37, 5000}, .spread = 60}, {.rank = 2, .shape = {37, 5000}, .spread = 1e4, .type = B16}, {.rank = 2, .shape = {37, 5000}, .poison = true}, {.rank = 2, .shape = {37, 5000}, .poison = true, .type = B16},
     {.rank = 2, .shape = {37, 5000}, .poison = true, .log = true}, {.rank = 2, .shape = {37, 5000}, .in_place = true, .type = F16}, {.rank = 2, .shape = {37, 5000}, .spread = 60, .out_type = B16}, {.rank = 3, .shape = {3, 13, 2500}, .in_strides = STRIDES_INNER_STRIDE, .out_strides = STRIDES_SEQ_FIRST},
     {.rank = 2, .shape = {40, 70}, .poison = true, .type = B16}, {.rank = 2, .shape = {40, 64}, .type = B16, .spread = 60}, {.rank = 2, .shape = {40, 64}, .no_y = true}, {.rank = 3, .shape = {7, 5, 48}, .in_strides = STRIDES_SEQ_FIRST, .type = B16},
+    {.rank = 2, .shape = {61, 1}, .poison = true, .log = true}, {.rank = 2, .shape = {61, 1}, .poison = true, .type = B16, .scale = -2}, {.rank = 2, .shape = {61, 1}, .type = F16, .in_place = true}, {.rank = 2, .shape = {61, 1}, .log = true, .no_y = true, .out_type = F32},
     {.rank = 2, .shape = {0, 70}}, {.rank = 2, .shape = {9, 0}}, {.rank = 3, .shape = {3, 0, 0}}, {.rank = 1, .shape = {0}}, {.rank = 2, .shape = {9, 0}, .log = true, .no_y = true},
 };
 /* clang-format on */
