@@ -24,6 +24,27 @@ bool kiln_is_rung(kiln_op op, const char *algorithm)
     return *names != NULL;
 }
 
+const char *kiln_op_name(kiln_op op)
+{
+    static const char *const name[KILN_OP_COUNT] = {
+        [KILN_OP_SOFTMAX_FORWARD] = "softmax_forward",     [KILN_OP_SOFTMAX_BACKWARD] = "softmax_backward",
+        [KILN_OP_ATTENTION_FORWARD] = "attention_forward", [KILN_OP_ATTENTION_BACKWARD] = "attention_backward",
+        [KILN_OP_ATTENTION_MERGE] = "attention_merge",
+    };
+    return name[op];
+}
+
+const char *kiln_problem_algorithm(const kiln_problem *problem)
+{
+    switch (problem->op) {
+    case KILN_OP_SOFTMAX_FORWARD:
+    case KILN_OP_SOFTMAX_BACKWARD: return problem->softmax.algorithm;
+    case KILN_OP_ATTENTION_FORWARD: return problem->attention.algorithm;
+    case KILN_OP_ATTENTION_BACKWARD: return problem->backward.forward.algorithm;
+    default: return problem->merge.algorithm;
+    }
+}
+
 char *kiln_tensor_data(const kiln_tensor *tensor)
 {
     static char nothing;

@@ -153,6 +153,9 @@ typedef struct kiln_problem {
     };
 } kiln_problem;
 
+const char *kiln_op_name(kiln_op op);                            /* "attention_forward", as in kiln.h */
+const char *kiln_problem_algorithm(const kiln_problem *problem); /* the rung that the call names; NULL = auto */
+
 /* Where element 0 of a public tensor lies. Never NULL: a tensor without elements (or a query) may leave `data` out, and
  * kernels may add offsets to what they never read. */
 char *kiln_tensor_data(const kiln_tensor *tensor);

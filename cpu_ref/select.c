@@ -10,27 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *operation_name(kiln_op op)
-{
-    static const char *const name[KILN_OP_COUNT] = {
-        [KILN_OP_SOFTMAX_FORWARD] = "softmax_forward",     [KILN_OP_SOFTMAX_BACKWARD] = "softmax_backward",
-        [KILN_OP_ATTENTION_FORWARD] = "attention_forward", [KILN_OP_ATTENTION_BACKWARD] = "attention_backward",
-        [KILN_OP_ATTENTION_MERGE] = "attention_merge",
-    };
-    return name[op];
-}
-
-static const char *algorithm_of(const kiln_problem *problem)
-{
-    switch (problem->op) {
-    case KILN_OP_SOFTMAX_FORWARD:
-    case KILN_OP_SOFTMAX_BACKWARD: return problem->softmax.algorithm;
-    case KILN_OP_ATTENTION_FORWARD: return problem->attention.algorithm;
-    case KILN_OP_ATTENTION_BACKWARD: return problem->backward.forward.algorithm;
-    default: return problem->merge.algorithm;
-    }
-}
-
 /* One worker is done with it before others have started: some microseconds of arithmetic and of reading k and v. */
 static bool is_tiny(const kiln_attention_problem *p)
 {
@@ -86,13 +65,13 @@ static void explain_unknown(const kiln_cpu_isa *isa, kiln_op op, const char *alg
     for (walk w = {isa, 0}; (k = next(&w));)
         if (k->op == op && !listed_before(isa, k) && used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", k->algorithm);
-    snprintf(why, cap, "algorithm is \"%.40s\"; the cpu backend has %s for %s", algorithm, names, operation_name(op));
+    snprintf(why, cap, "algorithm is \"%.40s\"; the cpu backend has %s for %s", algorithm, names, kiln_op_name(op));
 }
 
 const kiln_cpu_kernel *kiln_cpu_select(const kiln_cpu *cpu, const kiln_problem *problem, bool *unknown, char *why,
                                        size_t cap)
 {
-    const char *algorithm = algorithm_of(problem);
+    const char *algorithm = kiln_problem_algorithm(problem);
     bool any_operation = false, any_algorithm = false;
     const kiln_cpu_kernel *kernel;
     for (walk w = {cpu->isa, 0}; (kernel = next(&w));) {
@@ -109,7 +88,7 @@ const kiln_cpu_kernel *kiln_cpu_select(const kiln_cpu *cpu, const kiln_problem *
     }
     *unknown = any_operation && !any_algorithm && !kiln_is_rung(problem->op, algorithm);
     if (!any_operation)
-        snprintf(why, cap, "the cpu backend has no %s", operation_name(problem->op));
+        snprintf(why, cap, "the cpu backend has no %s", kiln_op_name(problem->op));
     else if (!any_algorithm)
         explain_unknown(cpu->isa, problem->op, algorithm, why, cap);
     return NULL;

@@ -10,27 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *operation_name(kiln_op op)
-{
-    static const char *const name[KILN_OP_COUNT] = {
-        [KILN_OP_SOFTMAX_FORWARD] = "softmax_forward",     [KILN_OP_SOFTMAX_BACKWARD] = "softmax_backward",
-        [KILN_OP_ATTENTION_FORWARD] = "attention_forward", [KILN_OP_ATTENTION_BACKWARD] = "attention_backward",
-        [KILN_OP_ATTENTION_MERGE] = "attention_merge",
-    };
-    return name[op];
-}
-
-static const char *algorithm_of(const kiln_problem *problem)
-{
-    switch (problem->op) {
-    case KILN_OP_SOFTMAX_FORWARD:
-    case KILN_OP_SOFTMAX_BACKWARD: return problem->softmax.algorithm;
-    case KILN_OP_ATTENTION_FORWARD: return problem->attention.algorithm;
-    case KILN_OP_ATTENTION_BACKWARD: return problem->backward.forward.algorithm;
-    default: return problem->merge.algorithm;
-    }
-}
-
 /* ---------------------------------------------------------------------------------- strides (contract, "Objects") */
 
 /* A tensor that kernels read or write along its last axis. Sizes of one have stride 0 (problem.h). */
@@ -133,13 +112,13 @@ static void explain_unknown(const gpu_device *device, kiln_op op, const char *al
         if ((*m)->op == op && !listed_before(device->methods, m) && used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", (*m)->algorithm);
     snprintf(why, cap, "algorithm is \"%.40s\"; the %s backend has %s for %s", algorithm, device->runtime->name, names,
-             operation_name(op));
+             kiln_op_name(op));
 }
 
 const gpu_method *gpu_select(const gpu_device *device, const kiln_problem *problem, bool *unknown, char *why,
                              size_t cap)
 {
-    const char *algorithm = algorithm_of(problem);
+    const char *algorithm = kiln_problem_algorithm(problem);
     bool any_operation = false, any_algorithm = false;
     for (const gpu_method *const *m = device->methods; *m; m++) {
         const gpu_method *method = *m;
@@ -158,7 +137,7 @@ const gpu_method *gpu_select(const gpu_device *device, const kiln_problem *probl
     }
     *unknown = any_operation && !any_algorithm && !kiln_is_rung(problem->op, algorithm);
     if (!any_operation)
-        snprintf(why, cap, "the %s backend has no %s", device->runtime->name, operation_name(problem->op));
+        snprintf(why, cap, "the %s backend has no %s", device->runtime->name, kiln_op_name(problem->op));
     else if (!any_algorithm)
         explain_unknown(device, problem->op, algorithm, why, cap);
     return NULL;
