@@ -14,6 +14,7 @@
 //   gpu_thread gpu_block gpu_blocks gpu_lane gpu_wave_id
 //   gpu_atomic_or(uint32_t *, bits)  relaxed, on global memory
 //   gpu_block_any(bool)            whether it holds for any thread of the block; a block barrier too
+//   gpu_wave_any(bool)             whether it holds for any lane of the wave
 //   gpu_block_barrier              all threads of the block; orders their shared memory
 //   gpu_wave_barrier               all lanes of the wave; orders their shared memory. A shuffle does not.
 //   gpu_shfl_xor<MASK>(float)      the mask is a constant: AMD has it in the instruction

@@ -19,6 +19,10 @@ GPU_FN int gpu_block()
 {
     return blockIdx.x;
 }
+GPU_FN bool gpu_wave_any(bool x)
+{
+    return __any_sync(0xffffffffu, x);
+}
 GPU_FN void gpu_atomic_or(uint32_t *p, uint32_t bits)
 {
     atomicOr(p, bits);

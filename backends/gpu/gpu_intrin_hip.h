@@ -42,12 +42,16 @@ GPU_FN void gpu_wave_barrier()
     __builtin_amdgcn_wave_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 }
+GPU_FN bool gpu_wave_any(bool x)
+{
+    return __builtin_amdgcn_ballot_w64(x) != 0;
+}
 // Every wave leaves its vote in shared memory; the second barrier lets the next vote write there.
 GPU_FN bool gpu_block_any(bool x)
 {
     static __attribute__((shared)) uint32_t votes[1024 / GPU_WAVE];
     const int waves = __builtin_amdgcn_workgroup_size_x() / GPU_WAVE;
-    votes[gpu_wave_id()] = __builtin_amdgcn_ballot_w64(x) != 0;
+    votes[gpu_wave_id()] = gpu_wave_any(x);
     gpu_block_barrier();
     uint32_t any = 0;
     for (int w = 0; w < waves; w++)

@@ -43,11 +43,6 @@ template <bool TRANS, int DR, int DC, class A> GPU_FN void gpu_ldmatrix(uint32_t
                      : "memory");
 }
 
-GPU_FN bool gpu_wave_any(bool x)
-{
-    return __any_sync(0xffffffffu, x);
-}
-
 template <class E> GPU_FN uint32_t gpu_pair(float lo, float hi)
 {
     uint32_t y;

@@ -76,23 +76,6 @@ GPU_FN void gpu_ldmatrix(uint32_t (&x)[4], const gpu_cursor<A> &cursor GPU_AT)
     simt_shared_count(p, 16, false, gpu_at);
 }
 
-inline void gpu_wave_any_wave(const simt_operation *const *o)
-{
-    bool any = false;
-    for (int l = 0; l < GPU_WAVE; l++)
-        any = any || *(const bool *)o[l]->in[0];
-    for (int l = 0; l < GPU_WAVE; l++)
-        *(bool *)o[l]->out = any;
-    simt_count_exchange();
-}
-GPU_FN bool gpu_wave_any(bool x GPU_AT)
-{
-    bool any;
-    const simt_operation op = {"wave_any", gpu_at, gpu_wave_any_wave, {&x}, &any, {}};
-    simt_arrive(&op);
-    return any;
-}
-
 template <class E> GPU_FN uint32_t gpu_pair(float lo, float hi)
 {
     return gpu_from_float<E>(lo).bits | (uint32_t)gpu_from_float<E>(hi).bits << 16;

@@ -56,6 +56,22 @@ template <int MASK> GPU_FN float gpu_shfl_xor(float x GPU_AT)
     simt_arrive(&op);
     return y;
 }
+inline void gpu_wave_any_wave(const simt_operation *const *o)
+{
+    bool any = false;
+    for (int l = 0; l < GPU_WAVE; l++)
+        any = any || *(const bool *)o[l]->in[0];
+    for (int l = 0; l < GPU_WAVE; l++)
+        *(bool *)o[l]->out = any;
+    simt_count_exchange();
+}
+GPU_FN bool gpu_wave_any(bool x GPU_AT)
+{
+    bool any;
+    const simt_operation op = {"wave_any", gpu_at, gpu_wave_any_wave, {&x}, &any, {}};
+    simt_arrive(&op);
+    return any;
+}
 GPU_FN void gpu_atomic_or(uint32_t *p, uint32_t bits GPU_AT)
 {
     simt_atomic_access(p, sizeof *p, gpu_at);

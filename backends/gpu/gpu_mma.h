@@ -15,36 +15,9 @@
 //   gpu_ldmatrix<TRANS, DR, DC>(x, cursor)    four 8 x 8 tiles; lane l gives row number l % 8 of tile l / 8 by its cursor moved
 //                                             by the constants DR (of 8) and DC (of 16), which stands at column 0 or 8, and gets
 //                                             of tile i in x[i] the elements 2t, 2t+1 of row g (TRANS: of column g)
-//   gpu_wave_any(bool)                        whether it holds for any lane
 //   gpu_pair<E>(lo, hi)                       two floats, rounded, in a register
 #pragma once
-#include "gpu_device.h"
-
-// A matrix in shared memory without padding: the 16-byte pieces of a row are permuted by its number, so that eight rows at one
-// column, and eight pieces of one row, both lie in different banks.
-template <class T, int ROWS, int COLS> struct alignas(128) gpu_swizzled {
-    static_assert(COLS * sizeof(T) % 128 == 0, "rows are multiples of 128 bytes");
-    static constexpr int rows = ROWS, cols = COLS, V = 16 / sizeof(T);
-    T data[ROWS * COLS];
-    GPU_FN T *at(int r, int c)
-    {
-        return data + r * COLS + ((c / V) ^ (r % 8)) * V + c % V;
-    }
-};
-
-template <int N, class T, int R, int C> GPU_FN gpu_vec<T, N> gpu_load(gpu_swizzled<T, R, C> &m, int r, int c GPU_AT)
-{
-    gpu_check_shared(m, r, c, N, false GPU_LINE);
-    gpu_vec<T, N> v;
-    gpu_move<sizeof v>(&v, m.at(r, c));
-    return v;
-}
-template <int N, class T, int R, int C>
-GPU_FN void gpu_store(gpu_swizzled<T, R, C> &m, int r, int c, const gpu_vec<T, N> &v GPU_AT)
-{
-    gpu_check_shared(m, r, c, N, true GPU_LINE);
-    gpu_move<sizeof v>(m.at(r, c), &v);
-}
+#include "gpu_swizzled.h"
 
 #if defined(__CUDACC__)
 #include "gpu_intrin_mma_cuda.h"

@@ -6,6 +6,7 @@
 #include "../gpu/gpu_host.h"
 
 extern const gpu_method GPU_NAME(gpu_softmax_online), GPU_NAME(gpu_softmax_three_pass), GPU_NAME(gpu_softmax_backward);
+extern const gpu_method GPU_NAME(gpu_attention_forward_mfma);
 extern const gpu_method GPU_NAME(gpu_attention_forward_flash2), GPU_NAME(gpu_attention_forward_naive);
 extern const gpu_method GPU_NAME(gpu_attention_forward_flash2_fma);
 extern const gpu_method GPU_NAME(gpu_attention_forward_tiled), GPU_NAME(gpu_attention_forward_tiled_unpadded);
@@ -18,6 +19,7 @@ const gpu_method *const GPU_NAME(gpu_methods)[] = {
     &GPU_NAME(gpu_softmax_three_pass),
     &GPU_NAME(gpu_softmax_backward),
     &GPU_NAME(gpu_attention_forward_splitkv),
+    &GPU_NAME(gpu_attention_forward_mfma),
     &GPU_NAME(gpu_attention_forward_flash2),
     &GPU_NAME(gpu_attention_forward_flash2_fma),
     &GPU_NAME(gpu_attention_forward_tiled),

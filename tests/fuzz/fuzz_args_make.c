@@ -61,8 +61,8 @@ static void make_list(input *in, problem_list *list)
 
 static void set_option(input *in, problem_spec *spec)
 {
-    static const char *const algorithms[] = {"",        "naive",      "tiled",  "flash1", "flash2",
-                                             "splitkv", "three_pass", "online", "mma",    "nothing"};
+    static const char *const algorithms[] = {"",           "naive",  "tiled", "flash1", "flash2", "splitkv",
+                                             "three_pass", "online", "mma",   "mfma",   "nothing"};
     const problem_key *key = &problem_keys[input_below(in, problem_key_count)];
     void *field = (char *)spec + key->offset;
     size_t names = 0;

@@ -265,7 +265,7 @@ static void needle(const char *algorithm, int32_t type, int64_t sk, int64_t at, 
         return;
     /* The largest weight of a row is 1 and so exact, unless a rung's reference lags behind the maximum: then it is rounded as
      * the others are. */
-    const double rounding = strstr(why, "mma") ? a->numerics.p_unit : 0;
+    const double rounding = strstr(why, "mma") || strstr(why, "mfma") ? a->numerics.p_unit : 0;
     test_label("needle %s: key %lld of %lld, score %g", test_algorithm_name(algorithm), (long long)at, (long long)sk,
                score);
     double rest = (double)(sk - 1) * exp(-score), weight = 1 / (1 + rest);

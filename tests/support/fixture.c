@@ -11,8 +11,8 @@
 
 enum { GUARD = 64, INPUT_POISON = 0xff, OUTPUT_POISON = 0xa5, SKIPPED = 77 };
 
-const char *const test_attention_algorithms[TEST_ATTENTION_ALGORITHMS] = {"naive", "tiled", "flash1",  "flash2",
-                                                                          "mma",   "wgmma", "splitkv", NULL};
+const char *const test_attention_algorithms[TEST_ATTENTION_ALGORITHMS] = {"naive", "tiled", "flash1",  "flash2", "mma",
+                                                                          "mfma",  "wgmma", "splitkv", NULL};
 const char *const test_softmax_algorithms[TEST_SOFTMAX_ALGORITHMS] = {"three_pass", "online", NULL};
 const char *const test_strides_name[STRIDES_COUNT] = {
     "compact", "seq_first", "padded", "inner_stride", "transposed", "reversed", "byte_offset", "odd_ones", "broadcast"};

@@ -65,7 +65,7 @@ kiln_context *test_context_threads(int32_t threads);
 
 /* The rungs every attention test runs, NULL (auto) last; and those of softmax. The one place that lists them. */
 extern const char *const test_attention_algorithms[];
-enum { TEST_ATTENTION_ALGORITHMS = 8 };
+enum { TEST_ATTENTION_ALGORITHMS = 9 };
 extern const char *const test_softmax_algorithms[];
 enum { TEST_SOFTMAX_ALGORITHMS = 3 };
 const char *test_algorithm_name(const char *algorithm); /* "auto" for NULL */

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The MFMA part of the dialect (gpu_mfma.h) on AMD CDNA.
+#pragma once
+
+template <class T> GPU_FN T gpu_uniform(T x)
+{
+    if constexpr (sizeof(T) == 4)
+        return __builtin_bit_cast(T, __builtin_amdgcn_readfirstlane(__builtin_bit_cast(int, x)));
+    else {
+        static_assert(sizeof(T) == 8, "one register or two");
+        const uint64_t u = __builtin_bit_cast(uint64_t, x);
+        const uint32_t lo = __builtin_amdgcn_readfirstlane((uint32_t)u),
+                       hi = __builtin_amdgcn_readfirstlane((uint32_t)(u >> 32));
+        return __builtin_bit_cast(T, (uint64_t)hi << 32 | lo);
+    }
+}
+
+// A buffer descriptor: the hardware compares offsets with its size and returns zeros beyond it.
+template <class T> struct gpu_bounded {
+    __amdgpu_buffer_rsrc_t descriptor;
+    uint32_t stride; // in bytes
+    int cols;
+    GPU_FN gpu_bounded(const gpu_rows<T> &m, int n) : stride((uint32_t)m.stride * sizeof(T)), cols(m.cols)
+    {
+        const uint32_t bytes = n > 0 ? (n - 1) * stride + cols * (uint32_t)sizeof(T) : 0;
+        descriptor = __builtin_amdgcn_make_buffer_rsrc((void *)gpu_uniform((uint64_t)(uintptr_t)m.data), 0,
+                                                       (int)gpu_uniform(bytes), 0x27000);
+    }
+};
+template <int N, class T> GPU_FN auto gpu_load_bounded(const gpu_bounded<T> &b, int r, int c)
+{
+    constexpr int WORDS = N * sizeof(T) / 4;
+    typedef uint32_t w2 __attribute__((ext_vector_type(2)));
+    typedef uint32_t w4 __attribute__((ext_vector_type(4)));
+    const uint32_t at = c < b.cols ? r * b.stride + c * (uint32_t)sizeof(T) : 0x80000000u;
+    if constexpr (WORDS == 1)
+        return gpu_vec<uint32_t, 1>{{(uint32_t)__builtin_amdgcn_raw_buffer_load_b32(b.descriptor, at, 0, 0)}};
+    else if constexpr (WORDS == 2)
+        return __builtin_bit_cast(gpu_vec<uint32_t, 2>,
+                                  (w2)__builtin_amdgcn_raw_buffer_load_b64(b.descriptor, at, 0, 0));
+    else
+        return __builtin_bit_cast(gpu_packed, (w4)__builtin_amdgcn_raw_buffer_load_b128(b.descriptor, at, 0, 0));
+}
+
+GPU_FN uint32_t gpu_pick(uint32_t a, uint32_t b, bool upper)
+{
+    return __builtin_amdgcn_perm(b, a, upper ? 0x07060302u : 0x05040100u);
+}
+
+template <class E> GPU_FN uint32_t gpu_weights(gpu_two x)
+{
+    if constexpr (__is_same(E, gpu_half)) {
+        typedef _Float16 h2 __attribute__((ext_vector_type(2)));
+        return __builtin_bit_cast(uint32_t, __builtin_convertvector(x, h2));
+    } else {
+#if defined(__gfx950__)
+        typedef __bf16 b2 __attribute__((ext_vector_type(2)));
+        return __builtin_bit_cast(uint32_t, __builtin_convertvector(x, b2));
+#else // no instruction for it: half a unit is added, the upper halves taken
+        const float lo = x[0], hi = x[1];
+        return __builtin_amdgcn_perm(__builtin_bit_cast(uint32_t, hi) + 0x8000u,
+                                     __builtin_bit_cast(uint32_t, lo) + 0x8000u, 0x07060302u);
+#endif
+    }
+}
+
+GPU_FN uint64_t gpu_wave_ballot(bool x)
+{
+    return __builtin_amdgcn_ballot_w64(x);
+}
+template <int N> GPU_FN void gpu_priority()
+{
+    __builtin_amdgcn_s_setprio(N);
+}
+template <gpu_kind KIND, int N> GPU_FN void gpu_group()
+{
+    constexpr int mask = KIND == GPU_KIND_VALU          ? 0x2
+                         : KIND == GPU_KIND_MFMA        ? 0x8
+                         : KIND == GPU_KIND_LOAD        ? 0x20
+                         : KIND == GPU_KIND_SHARED_READ ? 0x100
+                         : KIND == GPU_KIND_EXP         ? 0x400
+                                                        : 0x200;
+    __builtin_amdgcn_sched_group_barrier(mask, N, 0);
+}

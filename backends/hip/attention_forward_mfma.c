@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * attention_forward_mfma.c: the method of rung `mfma` (CDNA): 16-bit types, head sizes up to 256, without a second score
+ * operand. The head is padded to an instance's size by zeros.
+ */
+#include "../gpu/attention_forward.h"
+
+#define MFMA(X, name)                                                                                                  \
+    X(attention_forward_mfma_##name##_64)                                                                              \
+    X(attention_forward_mfma_##name##_128)                                                                             \
+    X(attention_forward_mfma_##name##_256)                                                                             \
+    X(attention_forward_mfma_general_##name##_64)                                                                      \
+    X(attention_forward_mfma_general_##name##_128)                                                                     \
+    X(attention_forward_mfma_general_##name##_256)
+#define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
+#define ENTRY(symbol)   &GPU_INFO(symbol),
+MFMA(DECLARE, f16)
+MFMA(DECLARE, bf16)
+
+enum { BOUNDED_STRIDE = 1 << 22 }; /* GPU_BOUNDED_STRIDE: what a kernel's 32-bit offsets reach */
+
+static const gpu_kernel *kernel_of(const kiln_attention_problem *p, bool general)
+{
+    static const gpu_kernel *const f16[] = {MFMA(ENTRY, f16)}, *const bf16[] = {MFMA(ENTRY, bf16)};
+    const int64_t d = p->d > p->d_v ? p->d : p->d_v;
+    const int i = (d <= 64 ? 0 : d <= 128 ? 1 : 2) + (general ? 3 : 0);
+    return p->q.type == KILN_FLOAT16 ? f16[i] : bf16[i];
+}
+
+static bool supports(const gpu_device *device, const kiln_problem *problem, char *why, size_t cap)
+{
+    const kiln_attention_problem *p = &problem->attention;
+    if (!attention_supports_all(p, why, cap))
+        return false;
+    if (p->q.type == KILN_FLOAT32 || p->d2 > 0 || p->d > 256 || p->d_v > 256)
+        return snprintf(why, cap, "mfma takes 16-bit q, k and v without q2, head sizes up to 256"), false;
+    if (kernel_of(p, true)->shared_bytes > device->shared_bytes ||
+        kernel_of(p, false)->shared_bytes > device->shared_bytes)
+        return snprintf(why, cap,
+                        "the device has %lld bytes of shared memory for a block; a head size of %lld needs %d",
+                        (long long)device->shared_bytes, (long long)p->d, kernel_of(p, true)->shared_bytes),
+               false;
+    return true;
+}
+
+/* Do the rows from one to the next lie as far apart as the plain kernels' buffer descriptors want it? */
+static bool has_bounded_rows(const kiln_view *v)
+{
+    return v->stride[2] >= v->size[3] && v->stride[2] < BOUNDED_STRIDE;
+}
+static bool is_plain(const kiln_attention_problem *p)
+{
+    return attention_is_plain(p) && has_bounded_rows(&p->q) && has_bounded_rows(&p->k) && has_bounded_rows(&p->v);
+}
+
+static const gpu_kernel *kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
+{
+    (void)device;
+    return i == 0                                    ? kernel_of(&problem->attention, true)
+           : i == 1 && is_plain(&problem->attention) ? kernel_of(&problem->attention, false)
+                                                     : NULL;
+}
+
+static kiln_status run(const gpu_device *device, const kiln_problem *problem, void *workspace, kiln_stream stream)
+{
+    const kiln_attention_problem *p = &problem->attention;
+    const bool plain =
+        is_plain(p) && attention_is_aligned(p) && attention_has_aligned_rows(&p->o) && p->o.type == p->q.type;
+    const gpu_kernel *k = kernel_of(p, !plain);
+    const gpu_attention_args a = attention_args(p, k->tile_q, 1);
+    (void)workspace;
+    return gpu_launch(device, k, &a, gpu_max_blocks(p->max_sms), stream);
+}
+
+/* As `mma`: weights are larger than 1 by up to 2^8, and those of fp16 by 2^7 more. */
+static void numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
+{
+    const kiln_attention_problem *p = &problem->attention;
+    (void)device;
+    *numerics = attention_numerics(true, p->q.type, kernel_of(p, true)->tile_k);
+    if (p->q.type == KILN_FLOAT16)
+        numerics->p_floor = 0x1p-32;
+}
+
+const gpu_method GPU_NAME(gpu_attention_forward_mfma) = {
+    .op = KILN_OP_ATTENTION_FORWARD,
+    .algorithm = "mfma",
+    .name = "attention_forward_mfma",
+    .supports = supports,
+    .kernel = kernel,
+    .run = run,
+    .numerics = numerics,
+};

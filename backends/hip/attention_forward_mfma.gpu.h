@@ -1,0 +1,658 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// attention forward, rung `mfma`, 16-bit types, for CDNA: flash2 with the published layout of MFMA. Against flash2:
+//   Sᵀ = K·Qᵀ: a lane has one query, and its registers run over keys, so that maximum, sum and rescaling are its own; rounded
+//   to 16 bits the registers are the B operand of Oᵀ = Vᵀ·Pᵀ as they lie: S and P never leave them;
+//   Q stays in registers, shared memory carries K and V only: swizzled, V transposed, both read by 16 bytes without conflicts;
+//   the scores of the next tile are computed while the weights of this one are: matrix unit and vector unit work at once;
+//   the reference of a row's weights follows its maximum with a lag of up to 2^8: O is rarely rescaled, and the two lanes of a
+//   row compare notes only then;
+//   tiles are loaded through buffer descriptors, whose bounds the hardware keeps: no comparisons.
+//
+// A wave has 32 queries, a lane half of the keys of one: 4·(lane / 32) + 8i + 0...3. Two modes as in flash2: plain (aligned
+// rows, o of q's type), and general (the rest of the contract), where what is rare goes through shared memory in rolled loops.
+// Careful passes: gpu_careful.gpu.h.
+//
+// STAGES 2: K and V twice, a barrier a step. STAGES 1: once, and two barriers; the next tile waits in registers.
+//
+// Bytes requested, N a multiple of the tiles, per head: 2·N·d·e (Q, O) + 2·N·d·e·⌈N/BR⌉ (K, V); lse 4·N.
+// FLOPs 4·N²·d + 3·N².
+#pragma once
+#include "../gpu/gpu_careful.gpu.h"
+#include "../gpu/gpu_mfma.h"
+
+// V in shared memory: [column][key], keys in the order of a B operand that was made of scores.
+template <class E, int D, int BC, class MFMA> struct mfma_columns : gpu_swizzled<E, D, BC> {
+    GPU_FN E *at(int column, int key)
+    {
+        return gpu_swizzled<E, D, BC>::at(column, MFMA::place(key));
+    }
+};
+template <int N, class E, int D, int BC, class MFMA>
+GPU_FN void gpu_store(mfma_columns<E, D, BC, MFMA> &m, int column, int key, const gpu_vec<E, N> &v GPU_AT)
+{
+    static_assert(N <= 4, "four keys stay together");
+    gpu_store<N>((gpu_swizzled<E, D, BC> &)m, column, MFMA::place(key), v GPU_LINE);
+}
+
+// A tile of K on its way through registers.
+template <class E, int BC, int D, int THREADS> struct mfma_copy_k {
+    static constexpr int ACROSS = D / 8, DOWN = THREADS / ACROSS, STEPS = BC / DOWN;
+    static_assert(STEPS * DOWN == BC, "pieces share out evenly");
+    gpu_packed held[STEPS];
+    GPU_FN void issue(const gpu_bounded<const E> &from)
+    {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+            held[s] = gpu_load_bounded<8>(from, gpu_thread() / ACROSS + s * DOWN, gpu_thread() % ACROSS * 8);
+    }
+    template <class A> GPU_FN void land(A &to)
+    {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+            gpu_store<8>(to, gpu_thread() / ACROSS + s * DOWN, gpu_thread() % ACROSS * 8,
+                         __builtin_bit_cast(gpu_vec<E, 8>, held[s]));
+    }
+};
+// The same for V, which is transposed: a piece is four keys of two columns. The lanes of a phase of stores write both halves of
+// their 16 bytes, and alternate between even and odd columns: all banks once.
+template <class E, int BC, int D, int THREADS, class MFMA> struct mfma_copy_v {
+    static constexpr int PAIRS = D / 2, G = MFMA::GROUPS, STEPS = BC / 4 * PAIRS / THREADS;
+    static_assert(STEPS * THREADS == BC / 4 * PAIRS, "pieces share out evenly");
+    gpu_vec<uint32_t, 1> held[STEPS][4];
+    static GPU_FN int pair()
+    {
+        return gpu_thread() / 2 % PAIRS;
+    }
+    static GPU_FN int key(int s)
+    {
+        const int u = gpu_thread() / 2 / PAIRS + s * (THREADS / 2 / PAIRS);
+        return 4 * (u / G * 2 * G + gpu_thread() % 2 * G + u % G);
+    }
+    GPU_FN void issue(const gpu_bounded<const E> &from)
+    {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                held[s][e] = gpu_load_bounded<2>(from, key(s) + e, 2 * pair());
+    }
+    template <class A> GPU_FN void land(A &to)
+    {
+        const bool odd = pair() / 4 % 2;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const bool upper = odd != (i == 1);
+                const gpu_vec<uint32_t, 2> four = {
+                    {gpu_pick(held[s][0][0], held[s][1][0], upper), gpu_pick(held[s][2][0], held[s][3][0], upper)}};
+                const int column = 2 * pair() + upper;
+                gpu_store<4>(to, column, key(s), __builtin_bit_cast(gpu_vec<E, 4>, four));
+            }
+    }
+};
+
+// Shared memory.
+enum { MFMA_SLOTS = 16, MFMA_SLOTS_CAREFUL = 8 }; // numbers of a lane that go through it at a time
+struct mfma_nothing {
+};
+template <class E, int D, int BC, int STAGES> struct mfma_tiles {
+    gpu_swizzled<E, BC, D> k[STAGES];
+    mfma_columns<E, D, BC, gpu_mfma<E, 32>> v[STAGES];
+};
+template <class E, int D, int BC, int WAVES, int STAGES, bool GENERAL, bool CAREFUL>
+struct mfma_room : mfma_tiles<E, D, BC, STAGES> {
+};
+template <class E, int D, int BC, int WAVES, int STAGES, bool CAREFUL>
+struct mfma_room<E, D, BC, WAVES, STAGES, true, CAREFUL> : mfma_tiles<E, D, BC, STAGES> {
+    // A lane's own numbers: registers that a loop can index.
+    gpu_array<float, CAREFUL ? MFMA_SLOTS_CAREFUL : MFMA_SLOTS, WAVES * GPU_WAVE> slots;
+    gpu_array<uint32_t, 1, WAVES> votes;
+    typename gpu_select<CAREFUL, gpu_careful_book<32 * WAVES, BC, D>, mfma_nothing>::type book;
+};
+
+template <class E, int D, int BC_, int WAVES, int BLOCKS, int STAGES, bool GENERAL, bool CAREFUL = false>
+struct attention_forward_mfma {
+    using args = gpu_attention_args;
+    using mfma = gpu_mfma<E, 32>;
+    using acc = typename mfma::acc;
+    static constexpr int BC = BC_, ROWS = mfma::M, BR = WAVES * ROWS, threads = WAVES * GPU_WAVE, blocks = BLOCKS,
+                         tile_q = BR, tile_k = BC;
+    static constexpr int NT = BC / 32, ND = D / 32, DEPTH = mfma::K, R = mfma::n;
+    static constexpr int SLOTS = CAREFUL ? MFMA_SLOTS_CAREFUL : MFMA_SLOTS;
+    static constexpr bool HALF = __is_same(E, gpu_half);
+    static constexpr float LAG = 8.f;
+    using careful = attention_forward_mfma<E, D, BC, WAVES, 1, 1, true, true>;
+
+    using tile_of_k = gpu_swizzled<E, BC, D>;
+    using tile_of_v = mfma_columns<E, D, BC, mfma>;
+    using room = mfma_room<E, D, BC, WAVES, STAGES, GENERAL, CAREFUL>;
+    union shared { // what careful passes need lies where the tiles were
+        room now;
+        typename careful::room again;
+    };
+
+    struct place { // of one work item
+        const kiln_attention_problem &p;
+        const gpu_scores &c;
+        int64_t q0;
+        int rows, mine;  // of the block; my row in it
+        int first, past; // keys that my row sees
+        bool modify, paged, aligned;
+    };
+    struct state { // of my row; of o and l my lane's share
+        acc o[ND];
+        float top, base; // the reference before and after scaling
+        float l, lost;   // the sum, and what rounding has lost of it
+    };
+    using scores = acc[NT];
+
+    static GPU_FN int within(int64_t x, int most)
+    {
+        return x < 0 ? 0 : x > most ? most : (int)x;
+    }
+    static GPU_FN int key_of(int n, int r)
+    {
+        return 32 * n + mfma::row(r) + 4 * mfma::group();
+    }
+    static GPU_FN int column_of(int u, int r)
+    {
+        return 32 * u + mfma::row(r) + 4 * mfma::group();
+    }
+
+    static GPU_FN void run(const args &a, shared &sh, int64_t item)
+    {
+        const gpu_item work(a.p, item, a.q_tiles);
+        const int64_t q0 = (a.q_tiles - 1 - work.tile) * BR; // causal: the heavy ones first
+        if (!sweep(a, sh.now, work, q0, 0))
+            return;
+#pragma unroll 1
+        for (int pass = 1; pass < 3; pass++) {
+            gpu_block_barrier();
+            if (!careful::sweep(a, sh.again, work, q0, pass))
+                break;
+        }
+    }
+
+    // Whether it holds for any thread; a block barrier. (gpu_block_any has shared memory of its own, and two blocks leave none.)
+    template <class VOTES> static GPU_FN bool any_of(VOTES &votes, bool x)
+    {
+        x = gpu_wave_any(x);
+        if (gpu_lane() == 0)
+            gpu_store<1>(votes, 0, gpu_wave_id(), gpu_vec<uint32_t, 1>{(uint32_t)x});
+        gpu_block_barrier();
+        uint32_t any = 0;
+#pragma unroll
+        for (int w = 0; w < WAVES; w++)
+            any |= gpu_load<1>(votes, 0, w)[0];
+        gpu_block_barrier();
+        return any;
+    }
+
+    // ---- K and V ----
+    using copy_k = typename gpu_select<GENERAL, gpu_row_copy<E, BC, D, threads>, mfma_copy_k<E, BC, D, threads>>::type;
+    using copy_v =
+        typename gpu_select<GENERAL, gpu_row_copy<E, BC, D, threads, true>, mfma_copy_v<E, BC, D, threads, mfma>>::type;
+    // Starts the load of a tile: keys from `limit` on are zeros.
+    template <class COPY, class TO>
+    static GPU_FN void issue(COPY &copy, TO &to, const place &at, const gpu_run_rows<E> &from, const kiln_view &view,
+                             int cols, int64_t k0, int64_t limit)
+    {
+        const int n = within(limit - k0, BC);
+        if constexpr (!GENERAL)
+            copy.issue(gpu_bounded<const E>(from.from(n > 0 ? k0 : 0), n));
+        else if (at.paged)
+            copy.issue(to, gpu_page_rows<E>(at.c, view), k0, n, cols, at.aligned);
+        else
+            copy.issue(to, from, k0, n, cols, at.aligned);
+    }
+
+    // All keys once, for the rows from q0 on. Is something that was written not settled?
+    static GPU_FN bool sweep(const args &a, room &sh, const gpu_item &work, int64_t q0, int pass)
+    {
+        const auto &p = a.p;
+        const kiln_sequence s = gpu_sequence_of(p, work.batch);
+        if (q0 >= s.seqlen_q)
+            return false;
+        const gpu_scores c(p, s, work.batch, work.head, a.scale_log2);
+        const int rows = within(s.seqlen_q - q0, BR), w0 = gpu_wave_id() * ROWS, mine = w0 + mfma::column();
+        const kiln_key_range seen = mine < rows ? c.window(q0 + mine) : kiln_key_range{0, 0};
+        const place at = {p,
+                          c,
+                          q0,
+                          rows,
+                          mine,
+                          (int)seen.begin,
+                          (int)seen.end,
+                          GENERAL && !c.plain(),
+                          GENERAL && p.page_size > 0,
+                          !GENERAL || (gpu_aligned_rows(p.q, sizeof(E)) && gpu_aligned_rows(p.k, sizeof(E)) &&
+                                       gpu_aligned_rows(p.v, sizeof(E)))};
+        const float mult = at.modify ? 1.f : a.scale_log2; // from what S holds to exponents of 2
+        // fp16: 2^LAG·2^7 is in range, and so are sums of its values.
+        const float shift = HALF ? 7.f : CAREFUL && pass == 2 ? -40.f : 0.f;
+
+        // Tiles that some row of the block sees, and those that all rows of the wave see whole.
+        const int low = (int)c.window(q0).begin, high = (int)c.window(q0 + rows - 1).end;
+        const int begin = low / BC, end = high > low ? (high + BC - 1) / BC : begin;
+        const int last = (w0 + ROWS < rows ? w0 + ROWS : rows) - 1;
+        const int whole_begin = w0 < rows ? ((int)c.window(q0 + last).begin + BC - 1) / BC : end;
+        const int whole_end = w0 < rows ? (int)c.window(q0 + w0).end / BC : begin;
+        const gpu_run_rows<E> k(p.k, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
+                                at.paged ? 0 : s.seqlen_k);
+        const gpu_run_rows<E> v(p.v, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
+                                at.paged ? 0 : s.seqlen_k);
+        const int64_t limit = high < s.seqlen_k ? high : s.seqlen_k;
+
+        state me;
+        me.top = me.base = gpu_minus_infinity(), me.l = me.lost = 0;
+#pragma unroll
+        for (int u = 0; u < ND; u++)
+            mfma::zero(me.o[u]);
+        gpu_packed q[D / DEPTH];
+        load_q(q, at);
+        if constexpr (CAREFUL)
+            gpu_forget<threads>(sh.book);
+
+        const auto load_k = [&](copy_k &copy, int step) {
+            issue(copy, sh.k[0], at, k, p.k, (int)p.d, (int64_t)step * BC, limit);
+        };
+        const auto load_v = [&](copy_v &copy, int step) {
+            issue(copy, sh.v[0], at, v, p.v, (int)p.d_v, (int64_t)step * BC, limit);
+        };
+        // What lies between scores and weights.
+        const auto settle = [&](scores &x, int step) {
+            bool rewritten = false;
+            if constexpr (GENERAL)
+                if (at.modify || at.paged) {
+                    const uint64_t no_page = at.paged ? lost_keys(at, step) : 0;
+                    if (at.modify || no_page)
+                        rewrite_scores(sh, at, x, step, no_page), rewritten = true;
+                }
+            if ((step < whole_begin || step >= whole_end) && !rewritten)
+                hide(at, x, step);
+        };
+
+        copy_k next_k;
+        copy_v next_v;
+        if constexpr (CAREFUL) {
+#pragma unroll 1
+            for (int step = begin; step < end; step++) {
+                load_k(next_k, step), load_v(next_v, step);
+                gpu_block_barrier();
+                next_k.land(sh.k[0]), next_v.land(sh.v[0]);
+                gpu_block_barrier();
+                scores x;
+                products(sh.k[0], q, x);
+                settle(x, step);
+                follow(me, x, mult, shift);
+                weigh(me, x, mult, pass == 2);
+                rewrite_weights(sh, at, x, step);
+                gpu_take_out<threads>(sh.book, reader{sh.v[0]}, [&](bool found) { return any_of(sh.votes, found); });
+                accumulate(sh.v[0], me, x);
+            }
+        } else if (begin < end) {
+            // Step j: scores of tile j + 1 and weights of tile j, then o += weights·v of tile j.
+            const auto step_of = [&](scores &now, scores &next, int step, tile_of_k &k_next, tile_of_v &v_now,
+                                     tile_of_k &k_free, tile_of_v &v_free) {
+                gpu_block_barrier(); // k_next and, with two stages, v_now are there; nobody needs what is free
+                if constexpr (STAGES == 1)
+                    next_v.land(v_now);
+                load_v(next_v, step + 1);
+                if constexpr (STAGES == 2)
+                    load_k(next_k, step + 2);
+                products(k_next, q, next);
+                weigh(me, now, mult, false);
+                if constexpr (GENERAL)
+                    if (p.dropout_threshold < 256)
+                        rewrite_weights(sh, at, now, step);
+                settle(next, step + 1);
+                if constexpr (STAGES == 1) {
+                    gpu_block_barrier();
+                    next_k.land(k_free);
+                    load_k(next_k, step + 3);
+                }
+                accumulate(v_now, me, now);
+                follow(me, next, mult, shift);
+                if constexpr (STAGES == 2) {
+                    next_k.land(k_free);
+                    next_v.land(v_free);
+                }
+            };
+            scores x, y;
+            load_k(next_k, begin);
+            load_v(next_v, begin);
+            next_k.land(sh.k[0]);
+            if constexpr (STAGES == 2)
+                next_v.land(sh.v[0]);
+            load_k(next_k, begin + 1);
+            gpu_block_barrier();
+            products(sh.k[0], q, x);
+            settle(x, begin);
+            follow(me, x, mult, shift);
+            if constexpr (STAGES == 1) {
+                gpu_block_barrier();
+                next_k.land(sh.k[0]);
+                load_k(next_k, begin + 2);
+            } else
+                next_k.land(sh.k[STAGES - 1]);
+            constexpr int B = STAGES - 1;
+            int step = begin;
+#pragma unroll 1
+            for (; step + 2 < end; step += 2) {
+                step_of(x, y, step, sh.k[B], sh.v[0], sh.k[0], sh.v[B]);
+                step_of(y, x, step + 1, sh.k[0], sh.v[B], sh.k[B], sh.v[0]);
+            }
+            const bool two = step + 1 < end;
+            if (two) {
+                step_of(x, y, step, sh.k[B], sh.v[0], sh.k[0], sh.v[B]);
+                step++;
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+                    x[n] = y[n];
+            }
+            gpu_block_barrier();
+            if constexpr (STAGES == 1) {
+                next_v.land(sh.v[0]);
+                gpu_block_barrier();
+            }
+            weigh(me, x, mult, false);
+            if constexpr (GENERAL)
+                if (p.dropout_threshold < 256)
+                    rewrite_weights(sh, at, x, step);
+            accumulate(sh.v[two ? B : 0], me, x);
+        }
+        const bool open = finish(sh, at, me, shift, pass);
+        if constexpr (GENERAL)
+            return any_of(sh.votes, open);
+        else {
+            gpu_block_barrier(); // the votes lie where the tiles are
+            return any_of(((shared &)sh).again.votes, open);
+        }
+    }
+
+    static GPU_FN void load_q(gpu_packed (&q)[D / DEPTH], const place &at)
+    {
+        const auto &s = at.c.s;
+        const gpu_run_rows<E> rows(at.p.q, s.q_batch, at.c.head, s.q_row + at.q0, at.rows);
+        if constexpr (!GENERAL) {
+            const gpu_bounded<const E> from(rows, at.rows);
+#pragma unroll
+            for (int i = 0; i < D / DEPTH; i++)
+                q[i] = gpu_load_bounded<8>(from, at.mine, DEPTH * i + 8 * mfma::group());
+        } else
+#pragma unroll
+            for (int i = 0; i < D / DEPTH; i++) {
+                const int col = DEPTH * i + 8 * mfma::group(), d = (int)at.p.d;
+                gpu_vec<E, 8> x = {};
+                if (at.mine < at.rows && col < d)
+                    x = at.aligned ? gpu_load<8>(rows, at.mine, col)
+                                   : gpu_row_copy<E, BC, D, threads>::pick(rows, at.mine, col, d);
+                q[i] = __builtin_bit_cast(gpu_packed, x);
+            }
+    }
+
+    // Sᵀ = K·Qᵀ of my column.
+    static GPU_FN void products(tile_of_k &k, const gpu_packed (&q)[D / DEPTH], scores &x)
+    {
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+            mfma::zero(x[n]);
+#pragma unroll
+        for (int i = 0; i < D / DEPTH; i++)
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+                mfma::mma(x[n], gpu_load<8>(k, 32 * n + mfma::column(), DEPTH * i + 8 * mfma::group()), q[i]);
+    }
+
+    // Oᵀ += Vᵀ·Pᵀ.
+    static GPU_FN void accumulate(tile_of_v &v, state &me, const scores &x)
+    {
+#pragma unroll
+        for (int i = 0; i < BC / DEPTH; i++) {
+            gpu_packed w;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int r = 8 * (i % 2) + 2 * j;
+                w[j] = gpu_weights<E>(gpu_two{x[i / 2].v[r], x[i / 2].v[r + 1]});
+            }
+#pragma unroll
+            for (int u = 0; u < ND; u++)
+                mfma::mma(
+                    me.o[u],
+                    gpu_load<8>((gpu_swizzled<E, D, BC> &)v, 32 * u + mfma::column(), DEPTH * i + 8 * mfma::group()),
+                    w);
+        }
+    }
+
+    // What the window hides becomes -inf.
+    static GPU_FN void hide(const place &at, scores &x, int step)
+    {
+        const int first = at.first - step * BC - 4 * mfma::group(), past = at.past - step * BC - 4 * mfma::group();
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                if (32 * n + mfma::row(r) < first || 32 * n + mfma::row(r) >= past)
+                    x[n].v[r] = gpu_minus_infinity();
+    }
+
+    // Moves the references of rows whose maximum has left them behind. Every row decides for itself: its bits do not depend on
+    // its neighbours.
+    static GPU_FN void follow(state &me, const scores &x, float mult, float shift)
+    {
+        float most = x[0].v[0];
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int r = 0; r < R; r += 2)
+                most = gpu_max(most, gpu_max(x[n].v[r], x[n].v[r + 1]));
+        const float bound = me.top + LAG / mult;
+        if (!gpu_wave_any(most > bound))
+            return;
+        most = gpu_max(most, gpu_shfl_xor<32>(most));
+        if (!(most > bound))
+            most = me.top;
+        const float base = gpu_fma(most, mult, -shift);
+        const float alpha = base == me.base ? 1.f : gpu_exp2(me.base - base);
+        me.top = most, me.base = base;
+        me.l *= alpha, me.lost *= alpha;
+#pragma unroll
+        for (int u = 0; u < ND; u++)
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                me.o[u].v[r] *= alpha;
+    }
+
+    // Scores become weights, and join the sum. Apart: the product is rounded before the difference, which then is no more than
+    // 2^LAG whatever the scores.
+    static GPU_FN void weigh(state &me, scores &x, float mult, bool apart)
+    {
+        const float base = gpu_finite_or_zero(me.base);
+        gpu_two sum = {0, 0};
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int r = 0; r < R; r += 2) {
+                gpu_two y = {x[n].v[r], x[n].v[r + 1]};
+                if (CAREFUL && apart)
+                    y = gpu_two{gpu_product(y[0], mult) - base, gpu_product(y[1], mult) - base};
+                else
+                    y = __builtin_elementwise_fma(y, gpu_two{mult, mult}, gpu_two{-base, -base});
+                y = gpu_two{gpu_exp2(y[0]), gpu_exp2(y[1])};
+                sum += y;
+                x[n].v[r] = y[0], x[n].v[r + 1] = y[1];
+            }
+        const float all = sum[0] + sum[1], l = me.l + all; // thousands of equal terms would all be rounded the same way
+        me.lost += all - (l - me.l);
+        me.l = l;
+    }
+
+    // ---- general, and careful: a lane's own numbers, by rolled loops ----
+    // Keys of a tile whose page does not exist, a bit each.
+    static GPU_FN uint64_t lost_keys(const place &at, int step)
+    {
+        const int64_t key = (int64_t)step * BC + gpu_lane();
+        return gpu_wave_ballot(gpu_lane() < BC && key < at.c.s.seqlen_k && at.c.page(key) < 0);
+    }
+    static GPU_FN bool in_window(const place &at, int64_t key)
+    {
+        return key >= at.first && key < at.past;
+    }
+    static GPU_FN void rewrite_scores(room &sh, const place &at, scores &x, int step, uint64_t no_page)
+    {
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int r0 = 0; r0 < R; r0 += SLOTS) {
+                put(sh, x[n], r0);
+#pragma unroll 1
+                for (int i = 0; i < SLOTS; i++) {
+                    const int j = key_of(n, r0 + i);
+                    const int64_t key = (int64_t)step * BC + j;
+                    float y = gpu_load<1>(sh.slots, i, gpu_thread())[0];
+                    if (!in_window(at, key) || no_page >> j & 1)
+                        y = gpu_minus_infinity();
+                    else if (at.modify)
+                        y = at.c.score(y, at.q0 + at.mine, key);
+                    gpu_store<1>(sh.slots, i, gpu_thread(), gpu_vec<float, 1>{y});
+                }
+#pragma unroll
+                for (int i = 0; i < SLOTS; i++)
+                    x[n].v[r0 + i] = gpu_load<1>(sh.slots, i, gpu_thread())[0];
+            }
+    }
+    static GPU_FN void put(room &sh, const acc &x, int r0)
+    {
+#pragma unroll
+        for (int i = 0; i < SLOTS; i++)
+            gpu_store<1>(sh.slots, i, gpu_thread(), gpu_vec<float, 1>{x.v[r0 + i]});
+    }
+
+    // Dropout; and in a careful pass, which keys weigh and which are visible.
+    static GPU_FN void rewrite_weights(room &sh, const place &at, scores &x, int step)
+    {
+        const int64_t k0 = (int64_t)step * BC;
+        const bool exists = at.mine < at.rows;
+        if (at.p.dropout_threshold < 256) {
+            uint32_t kept = 0;
+            gpu_dropout drop;
+#pragma unroll 1
+            for (int i = 0; i < NT * R; i++)
+                if (exists && drop.keep(at.c, at.q0 + at.mine, k0 + key_of(i / R, i % R)))
+                    kept |= 1u << i;
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int r = 0; r < R; r++)
+                    if (!(kept >> (n * R + r) & 1))
+                        x[n].v[r] = 0;
+        }
+        if constexpr (CAREFUL) {
+            const uint64_t no_page = at.paged ? lost_keys(at, step) : 0;
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                uint32_t weighs = 0, visible = 0;
+#pragma unroll
+                for (int r = 0; r < R; r++)
+                    if (!(x[n].v[r] <= 0)) // NaN does
+                        weighs |= 1u << mfma::row(r);
+#pragma unroll 1
+                for (int r = 0; r < R; r++) {
+                    const int j = key_of(n, r);
+                    if (in_window(at, k0 + j) && !(no_page >> j & 1) && at.c.visible(at.q0 + at.mine, k0 + j))
+                        visible |= 1u << mfma::row(r);
+                }
+                weighs = both(weighs << 4 * mfma::group()), visible = both(visible << 4 * mfma::group());
+                if (mfma::group() == 0) {
+                    gpu_store<1>(sh.book.seen, at.mine, n, gpu_vec<uint32_t, 1>{weighs});
+                    gpu_store<1>(sh.book.seen, at.mine, NT + n, gpu_vec<uint32_t, 1>{visible});
+                }
+            }
+        }
+    }
+    // The bits of the two lanes of a row.
+    static GPU_FN uint32_t both(uint32_t x)
+    {
+        return x | __builtin_bit_cast(uint32_t, gpu_shfl_xor<32>(__builtin_bit_cast(float, x)));
+    }
+    struct reader {
+        tile_of_v &v;
+        GPU_FN float read(int key, int column) const
+        {
+            return gpu_to_float(gpu_load<1>((gpu_swizzled<E, D, BC> &)v, column, mfma::place(key))[0]);
+        }
+        GPU_FN void clear(int key, int column) const
+        {
+            gpu_store<1>(v, column, key, gpu_vec<E, 1>{});
+        }
+    };
+
+    // ---- the end: lse, the division, O to memory. Is an element of it not settled? ----
+    static GPU_FN bool finish(room &sh, const place &at, state &me, float shift, int pass)
+    {
+        const auto &p = at.p;
+        const float keep = gpu_keep_scale(p), limit = gpu_overflow_of(p.o.type);
+        const bool exists = at.mine < at.rows;
+        float sum = me.l + (me.lost - me.lost == 0 ? me.lost : 0.f); // inf - inf
+        sum += gpu_shfl_xor<32>(sum);
+        const gpu_row_end done(at.c, me.base, sum, me.top > gpu_minus_infinity(), shift);
+        bool open = exists && !(sum < -gpu_minus_infinity());
+        if (pass < 2 && exists && mfma::group() == 0)
+            done.store_lse(at.c, at.q0 + at.mine);
+        const float factor = done.factor * keep;
+#pragma unroll
+        for (int u = 0; u < ND; u++)
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                const float y = factor == 0 ? 0.f : me.o[u].v[r] * factor;
+                me.o[u].v[r] = y;
+                if (exists) // columns past the last are 0
+                    open |= !(gpu_abs(y) < limit);
+            }
+        if constexpr (GENERAL)
+            if (CAREFUL || p.o.type == KILN_FLOAT32 || !gpu_aligned_rows(p.o, sizeof(E))) {
+                const bool elements = store_elements(sh, at, me, limit, factor != factor, pass);
+                return CAREFUL ? elements : open || elements;
+            }
+        store_fast(at, me);
+        return open;
+    }
+    static GPU_FN void store_fast(const place &at, const state &me)
+    {
+        const gpu_rows<E> o(gpu_rows<E>(at.p.o, at.c.s.q_batch, at.c.head).from(at.c.s.q_row + at.q0));
+        if (at.mine >= at.rows)
+            return;
+#pragma unroll
+        for (int u = 0; u < ND; u++)
+#pragma unroll
+            for (int r = 0; r < R; r += 4) {
+                const gpu_vec<float, 4> y = {{me.o[u].v[r], me.o[u].v[r + 1], me.o[u].v[r + 2], me.o[u].v[r + 3]}};
+                if (column_of(u, r) < at.p.d_v)
+                    gpu_store<4>(o, at.mine, column_of(u, r), gpu_from_floats<E>(y));
+            }
+    }
+    // A row whose own weights are NaN is NaN, whatever it met in V.
+    static GPU_FN bool store_elements(room &sh, const place &at, const state &me, float limit, bool is_nan, int pass)
+    {
+        bool open = false;
+#pragma unroll
+        for (int u = 0; u < ND; u++)
+#pragma unroll
+            for (int r0 = 0; r0 < R; r0 += SLOTS) {
+                put(sh, me.o[u], r0);
+#pragma unroll 1
+                for (int i = 0; i < SLOTS; i++) {
+                    const int col = column_of(u, r0 + i);
+                    if (at.mine >= at.rows || col >= at.p.d_v)
+                        continue;
+                    uint32_t note = 0;
+                    if constexpr (CAREFUL)
+                        note = is_nan ? 3u : gpu_load<1>(sh.book.notes, at.mine, col / 16)[0] >> (col % 16 * 2) & 3;
+                    open |= gpu_store_unsettled(at.c, at.q0 + at.mine, col, gpu_load<1>(sh.slots, i, gpu_thread())[0],
+                                                limit, note, pass);
+                }
+            }
+        return open;
+    }
+};
