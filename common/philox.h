@@ -37,7 +37,9 @@ KILN_INLINE kiln_philox_words kiln_dropout_words(uint64_t seed, uint64_t offset,
 
 KILN_INLINE uint32_t kiln_dropout_byte(kiln_philox_words w, int index)
 {
-    return w.word[index / 4] >> (8 * (index % 4)) & 0xffu;
+    /* Chosen, not indexed: an array that is indexed lies in memory on a GPU. */
+    const uint32_t low = index & 4 ? w.word[1] : w.word[0], high = index & 4 ? w.word[3] : w.word[2];
+    return (index & 8 ? high : low) >> (8 * (index % 4)) & 0xffu;
 }
 
 /* T = round(256·(1-p)), halves up: a key is kept iff its byte < T. 256 = no dropout. */

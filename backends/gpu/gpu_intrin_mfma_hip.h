@@ -26,13 +26,17 @@ template <class T> struct gpu_bounded {
         descriptor = __builtin_amdgcn_make_buffer_rsrc((void *)gpu_uniform((uint64_t)(uintptr_t)m.data), 0,
                                                        (int)gpu_uniform(bytes), 0x27000);
     }
+    GPU_FN gpu_offset place(int r, int c) const
+    {
+        return {c < cols ? r * stride + c * (uint32_t)sizeof(T) : GPU_NOWHERE};
+    }
 };
-template <int N, class T> GPU_FN auto gpu_load_bounded(const gpu_bounded<T> &b, int r, int c)
+template <int N, class T> GPU_FN auto gpu_load_bounded(const gpu_bounded<T> &b, gpu_offset at_, int dr)
 {
     constexpr int WORDS = N * sizeof(T) / 4;
     typedef uint32_t w2 __attribute__((ext_vector_type(2)));
     typedef uint32_t w4 __attribute__((ext_vector_type(4)));
-    const uint32_t at = c < b.cols ? r * b.stride + c * (uint32_t)sizeof(T) : 0x80000000u;
+    const uint32_t at = at_.offset + dr * b.stride;
     if constexpr (WORDS == 1)
         return gpu_vec<uint32_t, 1>{{(uint32_t)__builtin_amdgcn_raw_buffer_load_b32(b.descriptor, at, 0, 0)}};
     else if constexpr (WORDS == 2)
@@ -64,6 +68,10 @@ template <class E> GPU_FN uint32_t gpu_weights(gpu_two x)
     }
 }
 
+GPU_FN int gpu_of_lane(int x, int lane)
+{
+    return __builtin_amdgcn_readlane(x, lane);
+}
 GPU_FN uint64_t gpu_wave_ballot(bool x)
 {
     return __builtin_amdgcn_ballot_w64(x);
@@ -72,13 +80,41 @@ template <int N> GPU_FN void gpu_priority()
 {
     __builtin_amdgcn_s_setprio(N);
 }
-template <gpu_kind KIND, int N> GPU_FN void gpu_group()
+template <class T> GPU_FN void gpu_keep(T &x)
 {
-    constexpr int mask = KIND == GPU_KIND_VALU          ? 0x2
-                         : KIND == GPU_KIND_MFMA        ? 0x8
-                         : KIND == GPU_KIND_LOAD        ? 0x20
-                         : KIND == GPU_KIND_SHARED_READ ? 0x100
-                         : KIND == GPU_KIND_EXP         ? 0x400
-                                                        : 0x200;
-    __builtin_amdgcn_sched_group_barrier(mask, N, 0);
+    asm volatile("" : "+v"(x));
+}
+template <class A> GPU_FN const A &gpu_reload(const A &)
+{
+    auto p = (const __attribute__((address_space(4))) A *)__builtin_amdgcn_kernarg_segment_ptr();
+    asm volatile("" : "+s"(p));
+    return *(const A *)p;
+}
+GPU_FN int gpu_own(int i)
+{
+    asm volatile("" : "+v"(i));
+    return i;
+}
+GPU_FN void gpu_fence()
+{
+    __builtin_amdgcn_sched_barrier(0);
+}
+// v_med3 with infinity: v_max would first have to quiet what might be a signalling NaN.
+GPU_FN float gpu_most(float a, float x, float y)
+{
+    a = __builtin_amdgcn_fmed3f(a, x, __builtin_huge_valf());
+    return __builtin_amdgcn_fmed3f(a, y, __builtin_huge_valf());
+}
+
+#if defined(__gfx950__)
+#define GPU_MFMA_PARTS 1
+#else
+#define GPU_MFMA_PARTS 2
+#endif
+template <int PART, class TILE> GPU_FN void gpu_mfma_part(typename TILE::acc &d, const typename TILE::a &a, const typename TILE::bk &b)
+{
+    if constexpr (GPU_MFMA_PARTS == 1)
+        TILE::mma(d, a, b);
+    else
+        TILE::mma_half(d, a, b, PART);
 }

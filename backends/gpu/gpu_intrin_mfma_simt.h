@@ -11,16 +11,21 @@ template <class T> struct gpu_bounded {
     {
         if (m.stride < m.cols || m.stride >= GPU_BOUNDED_STRIDE)
             simt_fault(gpu_at, "bounded rows of %d columns at a stride of %lld", m.cols, (long long)m.stride);
-        if (n > 0)
+        if (n > 0 && m.cols > 0)
             bytes = (n - 1) * stride + m.cols * (uint32_t)sizeof(T);
     }
+    GPU_FN gpu_offset place(int r, int c) const
+    {
+        return {c < m.cols ? r * stride + c * (uint32_t)sizeof(T) : GPU_NOWHERE};
+    }
 };
-template <int N, class T> GPU_FN auto gpu_load_bounded(const gpu_bounded<T> &b, int r, int c GPU_AT)
+template <int N, class T> GPU_FN auto gpu_load_bounded(const gpu_bounded<T> &b, gpu_offset place, int dr GPU_AT)
 {
     constexpr int BYTES = N * sizeof(T);
     gpu_vec<uint32_t, BYTES / 4> v = {};
-    const uint32_t at = c < b.m.cols ? r * b.stride + c * (uint32_t)sizeof(T) : 0x80000000u;
+    const uint32_t at = place.offset + dr * b.stride;
     if (at < b.bytes) { // partly outside is misuse: the columns do not share out evenly
+        const int r = (int)(at / b.stride), c = (int)(at % b.stride / sizeof(T));
         gpu_check_global(b.m, r, c, N, false, gpu_at);
         gpu_move<BYTES>(&v, b.m.at(r, c));
     }
@@ -50,6 +55,20 @@ inline void gpu_wave_ballot_wave(const simt_operation *const *o)
         *(uint64_t *)o[l]->out = bits;
     simt_count_exchange();
 }
+inline void gpu_of_lane_wave(const simt_operation *const *o)
+{
+    const int x = *(const int *)o[o[0]->same[0]]->in[0];
+    for (int l = 0; l < GPU_WAVE; l++)
+        *(int *)o[l]->out = x;
+    simt_count_exchange();
+}
+GPU_FN int gpu_of_lane(int x, int lane GPU_AT)
+{
+    int y;
+    const simt_operation op = {"of_lane", gpu_at, gpu_of_lane_wave, {&x}, &y, {lane}};
+    simt_arrive(&op);
+    return y;
+}
 GPU_FN uint64_t gpu_wave_ballot(bool x GPU_AT)
 {
     uint64_t bits;
@@ -69,7 +88,29 @@ template <class T> GPU_FN T gpu_uniform(T x GPU_AT)
 template <int N> GPU_FN void gpu_priority()
 {
 }
-template <gpu_kind KIND, int N> GPU_FN void gpu_group()
+template <class T> GPU_FN void gpu_keep(T &)
 {
+}
+template <class A> GPU_FN const A &gpu_reload(const A &args)
+{
+    return args;
+}
+GPU_FN int gpu_own(int i)
+{
+    return i;
+}
+GPU_FN void gpu_fence()
+{
+}
+GPU_FN float gpu_most(float a, float x, float y)
+{
+    return fmaxf(fmaxf(a, x), y);
+}
+// As on gfx950: its results are those of the two halves but for rounding.
+#define GPU_MFMA_PARTS 1
+template <int, class TILE>
+GPU_FN void gpu_mfma_part(typename TILE::acc &d, const typename TILE::a &a, const typename TILE::bk &b GPU_AT)
+{
+    TILE::mma(d, a, b, gpu_at);
 }
 #endif

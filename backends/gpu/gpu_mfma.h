@@ -12,27 +12,37 @@
 // Supplied by the target's file:
 //   gpu_bounded<T>(rows, n)                  the rows 0...n-1 of a matrix in global memory, whose stride is at least its width
 //                                            and less than GPU_BOUNDED_STRIDE; the same in all lanes
-//   gpu_load_bounded<N>(bounded, r, c)       N elements, 4, 8 or 16 bytes; zeros outside the rows and columns, which are not read
+//   bounded.place(r, c)                      the lane's place in it
+//   gpu_load_bounded<N>(bounded, place, dr)  N elements, 4, 8 or 16 bytes, dr rows below; zeros outside the rows and columns,
+//                                            which are not read
 //   gpu_pick(a, b, upper)                    the lower (upper) 16 bits of a and, above them, of b
 //   gpu_weights<E>(x)                        numbers >= 0, rounded to nearest: ties either way, NaN to anything
+//   gpu_of_lane(x, lane)                     x of a lane, the same in all
 //   gpu_wave_ballot(bool)                    a bit per lane
 //   gpu_uniform(x)                           x, which is the same in all lanes: said so, for scalar registers
 //   gpu_priority<N>()                        of this wave among those of its SIMD, 0...3
-//   gpu_group<KIND, N>()                     the next N instructions of the kind belong here: the compiler's schedule of the block
+//   gpu_keep(x)                              x has been computed here
+//   gpu_reload(args)                         the kernel's arguments, to be read anew: else what came from them is kept in registers
+//   gpu_own(i)                               i, computed here every time: what follows from it is not kept from item to item
+//   gpu_fence()                              the compiler's schedule moves nothing across
+//   gpu_most(a, x, y)                        the largest number of the three; a is one
+//   GPU_MFMA_PARTS, gpu_mfma_part<PART>(d, a, b)  instructions that D += A B is made of, and one of them
 #pragma once
 #include "gpu_swizzled.h"
 
-enum { GPU_BOUNDED_STRIDE = 1 << 22 }; // elements: a tile's offsets fit into 32 bits
-enum gpu_kind {
-    GPU_KIND_VALU,
-    GPU_KIND_MFMA,
-    GPU_KIND_LOAD,
-    GPU_KIND_SHARED_READ,
-    GPU_KIND_SHARED_WRITE,
-    GPU_KIND_EXP
+enum { GPU_BOUNDED_STRIDE = 1 << 22 };            // elements: a tile's offsets fit into 32 bits
+static constexpr uint32_t GPU_NOWHERE = 0x80000000u; // an offset outside, and so are those a tile below
+struct gpu_offset {
+    uint32_t offset; // in bytes
 };
 
 typedef float gpu_two __attribute__((ext_vector_type(2))); // packed arithmetic: one instruction for both
+
+#if defined(__HIP__)
+#include "gpu_intrin_mfma_hip.h"
+#else
+#include "gpu_intrin_mfma_simt.h"
+#endif
 
 template <class E, int SIZE> struct gpu_mfma {
     using tile = gpu_tile<E, SIZE>;
@@ -65,10 +75,12 @@ template <class E, int SIZE> struct gpu_mfma {
         static_assert(sizeof a == 16 && sizeof b == 16, "8 elements");
         tile::mma(d, __builtin_bit_cast(typename tile::a, a), __builtin_bit_cast(typename tile::bk, b) GPU_LINE);
     }
+    // For kernels that weave their instructions: all parts, in order, are mma().
+    static constexpr int PARTS = GPU_MFMA_PARTS;
+    template <int PART, class A, class B> static GPU_FN void mma_part(acc &d, const A &a, const B &b GPU_AT)
+    {
+        static_assert(sizeof a == 16 && sizeof b == 16 && PART < PARTS, "8 elements");
+        gpu_mfma_part<PART, tile>(d, __builtin_bit_cast(typename tile::a, a),
+                                  __builtin_bit_cast(typename tile::bk, b) GPU_LINE);
+    }
 };
-
-#if defined(__HIP__)
-#include "gpu_intrin_mfma_hip.h"
-#else
-#include "gpu_intrin_mfma_simt.h"
-#endif

@@ -11,7 +11,8 @@ template <class T, int ROWS, int COLS> struct alignas(128) gpu_swizzled {
     T data[ROWS * COLS];
     GPU_FN T *at(int r, int c)
     {
-        return data + r * COLS + ((c / V) ^ (r / SHARE % (8 / SHARE))) * V + c % V;
+        constexpr int PIECES = 8 / SHARE; // written so that constant distances of 128 bytes are seen to be constant
+        return data + r * COLS + c / V / PIECES * (PIECES * V) + (c / V % PIECES ^ r / SHARE % PIECES) * V + c % V;
     }
 };
 

@@ -38,57 +38,81 @@ GPU_FN void gpu_store(mfma_columns<E, D, BC, MFMA> &m, int column, int key, cons
 template <class E, int BC, int D, int THREADS> struct mfma_copy_k {
     static constexpr int ACROSS = D / 8, DOWN = THREADS / ACROSS, STEPS = BC / DOWN;
     static_assert(STEPS * DOWN == BC, "pieces share out evenly");
+    const int thread;
     gpu_packed held[STEPS];
+    GPU_FN mfma_copy_k(int thread_) : thread(thread_)
+    {
+    }
     GPU_FN void issue(const gpu_bounded<const E> &from)
     {
+        gpu_offset at = from.place(thread / ACROSS, thread % ACROSS * 8);
+        gpu_keep(at.offset); // or every step's place has a register
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
-            held[s] = gpu_load_bounded<8>(from, gpu_thread() / ACROSS + s * DOWN, gpu_thread() % ACROSS * 8);
+            held[s] = gpu_load_bounded<8>(from, at, s * DOWN);
     }
     template <class A> GPU_FN void land(A &to)
     {
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
-            gpu_store<8>(to, gpu_thread() / ACROSS + s * DOWN, gpu_thread() % ACROSS * 8,
+            gpu_store<8>(to, thread / ACROSS + s * DOWN, thread % ACROSS * 8,
                          __builtin_bit_cast(gpu_vec<E, 8>, held[s]));
     }
 };
 // The same for V, which is transposed: a piece is four keys of two columns. The lanes of a phase of stores write both halves of
 // their 16 bytes, and alternate between even and odd columns: all banks once.
 template <class E, int BC, int D, int THREADS, class MFMA> struct mfma_copy_v {
-    static constexpr int PAIRS = D / 2, G = MFMA::GROUPS, STEPS = BC / 4 * PAIRS / THREADS;
-    static_assert(STEPS * THREADS == BC / 4 * PAIRS, "pieces share out evenly");
-    gpu_vec<uint32_t, 1> held[STEPS][4];
-    static GPU_FN int pair()
+    static constexpr int PAIRS = D / 2, ACROSS = 32, G = MFMA::GROUPS;
+    static constexpr int WIDE = PAIRS / ACROSS, DOWN = THREADS / 2 / ACROSS, TALL = BC / 8 / DOWN;
+    static_assert(WIDE * ACROSS == PAIRS && TALL * DOWN * 8 == BC, "pieces share out evenly");
+    const int thread;
+    gpu_vec<uint32_t, 1> held[TALL][WIDE][4];
+    GPU_FN mfma_copy_v(int thread_) : thread(thread_)
     {
-        return gpu_thread() / 2 % PAIRS;
     }
-    static GPU_FN int key(int s)
+    GPU_FN int pair() const
     {
-        const int u = gpu_thread() / 2 / PAIRS + s * (THREADS / 2 / PAIRS);
-        return 4 * (u / G * 2 * G + gpu_thread() % 2 * G + u % G);
+        return thread / 2 % ACROSS;
+    }
+    GPU_FN int key(int s) const
+    {
+        const int u = thread / 2 / ACROSS + s * DOWN;
+        return 4 * (u / G * 2 * G + thread % 2 * G + u % G);
     }
     GPU_FN void issue(const gpu_bounded<const E> &from)
     {
 #pragma unroll
-        for (int s = 0; s < STEPS; s++)
+        for (int x = 0; x < WIDE; x++) {
+            gpu_offset at = from.place(key(0), 2 * (pair() + x * ACROSS));
+            gpu_keep(at.offset);
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                held[s][e] = gpu_load_bounded<2>(from, key(s) + e, 2 * pair());
+            for (int s = 0; s < TALL; s++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    held[s][x][e] = gpu_load_bounded<2>(from, at, key_step(s) + e);
+        }
+    }
+    // key(s) - key(0)
+    static GPU_FN constexpr int key_step(int s)
+    {
+        static_assert(TALL == 1 || DOWN % G == 0, "the same in all threads");
+        return 8 * DOWN * s;
     }
     template <class A> GPU_FN void land(A &to)
     {
         const bool odd = pair() / 4 % 2;
 #pragma unroll
-        for (int s = 0; s < STEPS; s++)
+        for (int s = 0; s < TALL; s++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const bool upper = odd != (i == 1);
-                const gpu_vec<uint32_t, 2> four = {
-                    {gpu_pick(held[s][0][0], held[s][1][0], upper), gpu_pick(held[s][2][0], held[s][3][0], upper)}};
-                const int column = 2 * pair() + upper;
-                gpu_store<4>(to, column, key(s), __builtin_bit_cast(gpu_vec<E, 4>, four));
-            }
+            for (int x = 0; x < WIDE; x++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const bool upper = odd != (i == 1);
+                    const auto &four = held[s][x];
+                    const gpu_vec<uint32_t, 2> keys = {
+                        {gpu_pick(four[0][0], four[1][0], upper), gpu_pick(four[2][0], four[3][0], upper)}};
+                    gpu_store<4>(to, 2 * (pair() + x * ACROSS) + upper, key(s), __builtin_bit_cast(gpu_vec<E, 4>, keys));
+                }
     }
 };
 
@@ -139,6 +163,15 @@ struct attention_forward_mfma {
         int rows, mine;  // of the block; my row in it
         int first, past; // keys that my row sees
         bool modify, paged, aligned;
+        int thread;
+        GPU_FN int column() const
+        {
+            return thread % mfma::M;
+        }
+        GPU_FN int group() const
+        {
+            return thread % GPU_WAVE / mfma::M;
+        }
     };
     struct state { // of my row; of o and l my lane's share
         acc o[ND];
@@ -151,17 +184,18 @@ struct attention_forward_mfma {
     {
         return x < 0 ? 0 : x > most ? most : (int)x;
     }
-    static GPU_FN int key_of(int n, int r)
+    static GPU_FN int key_of(const place &at, int n, int r)
     {
-        return 32 * n + mfma::row(r) + 4 * mfma::group();
+        return 32 * n + mfma::row(r) + 4 * at.group();
     }
-    static GPU_FN int column_of(int u, int r)
+    static GPU_FN int column_of(const place &at, int u, int r)
     {
-        return 32 * u + mfma::row(r) + 4 * mfma::group();
+        return 32 * u + mfma::row(r) + 4 * at.group();
     }
 
-    static GPU_FN void run(const args &a, shared &sh, int64_t item)
+    static GPU_FN void run(const args &given, shared &sh, int64_t item)
     {
+        const args &a = gpu_reload(given); // or it is kept from item to item
         const gpu_item work(a.p, item, a.q_tiles);
         const int64_t q0 = (a.q_tiles - 1 - work.tile) * BR; // causal: the heavy ones first
         if (!sweep(a, sh.now, work, q0, 0))
@@ -169,7 +203,7 @@ struct attention_forward_mfma {
 #pragma unroll 1
         for (int pass = 1; pass < 3; pass++) {
             gpu_block_barrier();
-            if (!careful::sweep(a, sh.again, work, q0, pass))
+            if (!careful::sweep(gpu_reload(a), sh.again, work, q0, pass))
                 break;
         }
     }
@@ -193,12 +227,19 @@ struct attention_forward_mfma {
     using copy_k = typename gpu_select<GENERAL, gpu_row_copy<E, BC, D, threads>, mfma_copy_k<E, BC, D, threads>>::type;
     using copy_v =
         typename gpu_select<GENERAL, gpu_row_copy<E, BC, D, threads, true>, mfma_copy_v<E, BC, D, threads, mfma>>::type;
+    template <class COPY> static GPU_FN COPY copy_of(int thread)
+    {
+        if constexpr (GENERAL)
+            return COPY();
+        else
+            return COPY(thread);
+    }
     // Starts the load of a tile: keys from `limit` on are zeros.
     template <class COPY, class TO>
     static GPU_FN void issue(COPY &copy, TO &to, const place &at, const gpu_run_rows<E> &from, const kiln_view &view,
-                             int cols, int64_t k0, int64_t limit)
+                             int cols, int k0, int limit)
     {
-        const int n = within(limit - k0, BC);
+        const int left = limit - k0, n = left < BC ? left : BC;
         if constexpr (!GENERAL)
             copy.issue(gpu_bounded<const E>(from.from(n > 0 ? k0 : 0), n));
         else if (at.paged)
@@ -215,7 +256,7 @@ struct attention_forward_mfma {
         if (q0 >= s.seqlen_q)
             return false;
         const gpu_scores c(p, s, work.batch, work.head, a.scale_log2);
-        const int rows = within(s.seqlen_q - q0, BR), w0 = gpu_wave_id() * ROWS, mine = w0 + mfma::column();
+        const int rows = within(s.seqlen_q - q0, BR), w0 = gpu_wave_id() * ROWS, thread = gpu_own(gpu_thread()), mine = w0 + thread % mfma::M;
         const kiln_key_range seen = mine < rows ? c.window(q0 + mine) : kiln_key_range{0, 0};
         const place at = {p,
                           c,
@@ -227,7 +268,8 @@ struct attention_forward_mfma {
                           GENERAL && !c.plain(),
                           GENERAL && p.page_size > 0,
                           !GENERAL || (gpu_aligned_rows(p.q, sizeof(E)) && gpu_aligned_rows(p.k, sizeof(E)) &&
-                                       gpu_aligned_rows(p.v, sizeof(E)))};
+                                       gpu_aligned_rows(p.v, sizeof(E))),
+                          thread};
         const float mult = at.modify ? 1.f : a.scale_log2; // from what S holds to exponents of 2
         // fp16: 2^LAG·2^7 is in range, and so are sums of its values.
         const float shift = HALF ? 7.f : CAREFUL && pass == 2 ? -40.f : 0.f;
@@ -236,13 +278,16 @@ struct attention_forward_mfma {
         const int low = (int)c.window(q0).begin, high = (int)c.window(q0 + rows - 1).end;
         const int begin = low / BC, end = high > low ? (high + BC - 1) / BC : begin;
         const int last = (w0 + ROWS < rows ? w0 + ROWS : rows) - 1;
-        const int whole_begin = w0 < rows ? ((int)c.window(q0 + last).begin + BC - 1) / BC : end;
-        const int whole_end = w0 < rows ? (int)c.window(q0 + w0).end / BC : begin;
-        const gpu_run_rows<E> k(p.k, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
+        const int whole_begin = w0 < rows ? (gpu_of_lane((int)seen.begin, last - w0) + BC - 1) / BC : end;
+        const int whole_end = w0 < rows ? gpu_of_lane((int)seen.end, 0) / BC : begin;
+        gpu_run_rows<E> k(p.k, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
                                 at.paged ? 0 : s.seqlen_k);
-        const gpu_run_rows<E> v(p.v, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
+        gpu_run_rows<E> v(p.v, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
                                 at.paged ? 0 : s.seqlen_k);
-        const int64_t limit = high < s.seqlen_k ? high : s.seqlen_k;
+        if constexpr (!GENERAL)
+            k.data = gpu_uniform(k.data), k.stride = gpu_uniform(k.stride), v.data = gpu_uniform(v.data),
+            v.stride = gpu_uniform(v.stride);
+        const int limit = high; // no key from here on is seen
 
         state me;
         me.top = me.base = gpu_minus_infinity(), me.l = me.lost = 0;
@@ -255,11 +300,12 @@ struct attention_forward_mfma {
             gpu_forget<threads>(sh.book);
 
         const auto load_k = [&](copy_k &copy, int step) {
-            issue(copy, sh.k[0], at, k, p.k, (int)p.d, (int64_t)step * BC, limit);
+            issue(copy, sh.k[0], at, k, p.k, (int)p.d, step * BC, limit);
         };
         const auto load_v = [&](copy_v &copy, int step) {
-            issue(copy, sh.v[0], at, v, p.v, (int)p.d_v, (int64_t)step * BC, limit);
+            issue(copy, sh.v[0], at, v, p.v, (int)p.d_v, step * BC, limit);
         };
+        const auto is_edge = [&](int step) { return step < whole_begin || step >= whole_end; };
         // What lies between scores and weights.
         const auto settle = [&](scores &x, int step) {
             bool rewritten = false;
@@ -269,12 +315,12 @@ struct attention_forward_mfma {
                     if (at.modify || no_page)
                         rewrite_scores(sh, at, x, step, no_page), rewritten = true;
                 }
-            if ((step < whole_begin || step >= whole_end) && !rewritten)
+            if (is_edge(step) && !rewritten)
                 hide(at, x, step);
         };
 
-        copy_k next_k;
-        copy_v next_v;
+        auto next_k = copy_of<copy_k>(thread);
+        auto next_v = copy_of<copy_v>(thread);
         if constexpr (CAREFUL) {
 #pragma unroll 1
             for (int step = begin; step < end; step++) {
@@ -283,40 +329,51 @@ struct attention_forward_mfma {
                 next_k.land(sh.k[0]), next_v.land(sh.v[0]);
                 gpu_block_barrier();
                 scores x;
-                products(sh.k[0], q, x);
+                products(at, sh.k[0], q, x);
                 settle(x, step);
-                follow(me, x, mult, shift);
+                follow(me, most_of(x), mult, shift);
                 weigh(me, x, mult, pass == 2);
                 rewrite_weights(sh, at, x, step);
                 gpu_take_out<threads>(sh.book, reader{sh.v[0]}, [&](bool found) { return any_of(sh.votes, found); });
-                accumulate(sh.v[0], me, x);
+                accumulate(at, sh.v[0], me, x);
             }
         } else if (begin < end) {
             // Step j: scores of tile j + 1 and weights of tile j, then o += weights·v of tile j.
             const auto step_of = [&](scores &now, scores &next, int step, tile_of_k &k_next, tile_of_v &v_now,
                                      tile_of_k &k_free, tile_of_v &v_free) {
                 gpu_block_barrier(); // k_next and, with two stages, v_now are there; nobody needs what is free
+                const auto change = [&] { // one stage: between the products of K and of V
+                    if constexpr (STAGES == 1) {
+                        gpu_block_barrier();
+                        next_k.land(k_free);
+                        load_k(next_k, step + 3);
+                    }
+                };
                 if constexpr (STAGES == 1)
                     next_v.land(v_now);
                 load_v(next_v, step + 1);
                 if constexpr (STAGES == 2)
                     load_k(next_k, step + 2);
-                products(k_next, q, next);
-                weigh(me, now, mult, false);
-                if constexpr (GENERAL)
+                if constexpr (GENERAL) {
+                    products(at, k_next, q, next);
+                    weigh(me, now, mult, false);
                     if (p.dropout_threshold < 256)
                         rewrite_weights(sh, at, now, step);
-                settle(next, step + 1);
-                if constexpr (STAGES == 1) {
-                    gpu_block_barrier();
-                    next_k.land(k_free);
-                    load_k(next_k, step + 3);
-                }
-                accumulate(v_now, me, now);
-                follow(me, next, mult, shift);
-                if constexpr (STAGES == 2) {
-                    next_k.land(k_free);
-                    next_v.land(v_free);
+                    if constexpr (STAGES == 1)
+                        change();
+                    accumulate(at, v_now, me, now);
+                    if constexpr (STAGES == 2)
+                        next_k.land(k_free), next_v.land(v_free);
+                    settle(next, step + 1);
+                    follow(me, most_of(next), mult, shift);
+                } else {
+                    float most = woven(at, k_next, v_now, q, me, now, next, mult, change, [&] {
+                        if constexpr (STAGES == 2)
+                            next_k.land(k_free), next_v.land(v_free);
+                    });
+                    if (is_edge(step + 1))
+                        hide(at, next, step + 1), most = most_of(next);
+                    follow(me, most, mult, shift);
                 }
             };
             scores x, y;
@@ -327,9 +384,9 @@ struct attention_forward_mfma {
                 next_v.land(sh.v[0]);
             load_k(next_k, begin + 1);
             gpu_block_barrier();
-            products(sh.k[0], q, x);
+            products(at, sh.k[0], q, x);
             settle(x, begin);
-            follow(me, x, mult, shift);
+            follow(me, most_of(x), mult, shift);
             if constexpr (STAGES == 1) {
                 gpu_block_barrier();
                 next_k.land(sh.k[0]);
@@ -338,19 +395,22 @@ struct attention_forward_mfma {
                 next_k.land(sh.k[STAGES - 1]);
             constexpr int B = STAGES - 1;
             int step = begin;
+            bool odd = false; // whether the last tile lies in the second stage
+            if (begin + 1 < end)
 #pragma unroll 1
-            for (; step + 2 < end; step += 2) {
-                step_of(x, y, step, sh.k[B], sh.v[0], sh.k[0], sh.v[B]);
-                step_of(y, x, step + 1, sh.k[0], sh.v[B], sh.k[B], sh.v[0]);
-            }
-            const bool two = step + 1 < end;
-            if (two) {
-                step_of(x, y, step, sh.k[B], sh.v[0], sh.k[0], sh.v[B]);
-                step++;
+                for (;;) {
+                    step_of(x, y, step, sh.k[B], sh.v[0], sh.k[0], sh.v[B]);
+                    if (++step + 1 == end) {
+                        odd = true;
 #pragma unroll
-                for (int n = 0; n < NT; n++)
-                    x[n] = y[n];
-            }
+                        for (int n = 0; n < NT; n++)
+                            x[n] = y[n];
+                        break;
+                    }
+                    step_of(y, x, step, sh.k[0], sh.v[B], sh.k[B], sh.v[0]);
+                    if (++step + 1 == end)
+                        break;
+                }
             gpu_block_barrier();
             if constexpr (STAGES == 1) {
                 next_v.land(sh.v[0]);
@@ -360,9 +420,13 @@ struct attention_forward_mfma {
             if constexpr (GENERAL)
                 if (p.dropout_threshold < 256)
                     rewrite_weights(sh, at, x, step);
-            accumulate(sh.v[two ? B : 0], me, x);
+            accumulate(at, sh.v[odd ? B : 0], me, x);
         }
-        const bool open = finish(sh, at, me, shift, pass);
+        const args &b = gpu_reload(a);
+        const gpu_scores d(b.p, s, work.batch, work.head, b.scale_log2);
+        const bool open = finish(sh,
+                                 place{b.p, d, q0, rows, mine, at.first, at.past, at.modify, at.paged, at.aligned, thread},
+                                 me, shift, pass);
         if constexpr (GENERAL)
             return any_of(sh.votes, open);
         else {
@@ -379,11 +443,11 @@ struct attention_forward_mfma {
             const gpu_bounded<const E> from(rows, at.rows);
 #pragma unroll
             for (int i = 0; i < D / DEPTH; i++)
-                q[i] = gpu_load_bounded<8>(from, at.mine, DEPTH * i + 8 * mfma::group());
+                q[i] = gpu_load_bounded<8>(from, from.place(at.mine, DEPTH * i + 8 * at.group()), 0);
         } else
 #pragma unroll
             for (int i = 0; i < D / DEPTH; i++) {
-                const int col = DEPTH * i + 8 * mfma::group(), d = (int)at.p.d;
+                const int col = DEPTH * i + 8 * at.group(), d = (int)at.p.d;
                 gpu_vec<E, 8> x = {};
                 if (at.mine < at.rows && col < d)
                     x = at.aligned ? gpu_load<8>(rows, at.mine, col)
@@ -392,8 +456,73 @@ struct attention_forward_mfma {
             }
     }
 
+    // Products of K, weights, products of V and the next maximum, woven by hand: in every slot an operand is read AHEAD slots
+    // before it is needed, a product is started, and the vector unit has as much to do as the product takes. Compilers left
+    // alone put the exponentials after the products and every read before its use. The same arithmetic as products(), weigh(),
+    // accumulate() and most_of(), in the same order for every number.
+    template <class CHANGE, class LAND>
+    static GPU_FN float woven(const place &at, tile_of_k &k, tile_of_v &v, const gpu_packed (&q)[D / DEPTH], state &me, const scores &now,
+                              scores &next, float mult, CHANGE change, LAND land)
+    {
+        constexpr int NK = NT * (D / DEPTH), S = BC / DEPTH, NV = S * ND, N = NK + NV, AHEAD = 2, P = mfma::PARTS;
+        constexpr int PAIRS = NT * R / 2, WEIGH = P * (NK + (S - 1) * ND), MOST = P * (NV - 1);
+        const float base = gpu_finite_or_zero(me.base);
+        gpu_packed ring[AHEAD + 1], w[S];
+        float first = 0, second = 0; // sums; apart, packed arithmetic does not run beside MFMA
+        float most = gpu_minus_infinity();
+        const auto read = [&](auto i) {
+            if constexpr (i < NK)
+                ring[i % (AHEAD + 1)] = read_k(at, k, i / NT, i % NT);
+            else if constexpr (i < N)
+                ring[i % (AHEAD + 1)] = read_v(at, v, (i - NK) / ND, (i - NK) % ND);
+        };
+        gpu_unroll<AHEAD>(read);
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+            mfma::zero(next[n]);
+        gpu_unroll<N * P>([&](auto slot) {
+            constexpr int i = slot / P, part = slot % P;
+            if constexpr (slot == (NK - AHEAD) * P) // V is read from here on, K no more
+                change();
+            if constexpr (part == 0)
+                read(gpu_constant<i + AHEAD>());
+            const gpu_packed &a = ring[i % (AHEAD + 1)];
+            if constexpr (i < NK)
+                mfma::template mma_part<part>(next[i % NT], a, q[i / NT]);
+            else
+                mfma::template mma_part<part>(me.o[(i - NK) % ND], a, w[(i - NK) / ND]);
+            gpu_unroll<PAIRS>([&](auto pair) {
+                constexpr int n = pair * 2 / R, r = pair * 2 % R;
+                if constexpr (pair * WEIGH / PAIRS == slot) {
+                    const gpu_two y = weight(now[n], r, mult, base);
+                    first += y[0], second += y[1];
+                    gpu_keep(first), gpu_keep(second);
+                    w[pair / 4][pair % 4] = gpu_weights<E>(y);
+                }
+                if constexpr (P * NK + P + pair * MOST / PAIRS == slot)
+                    most = gpu_most(most, next[n].v[r], next[n].v[r + 1]);
+            });
+            if constexpr (slot == WEIGH)
+                add(me, first + second);
+            if constexpr (slot == N * P - 2 * P)
+                land();
+            gpu_fence();
+        });
+        gpu_keep(most); // or it is computed where it is needed
+        return most;
+    }
+    static GPU_FN gpu_packed read_k(const place &at, tile_of_k &k, int i, int n)
+    {
+        return __builtin_bit_cast(gpu_packed, gpu_load<8>(k, 32 * n + at.column(), DEPTH * i + 8 * at.group()));
+    }
+    static GPU_FN gpu_packed read_v(const place &at, tile_of_v &v, int i, int u)
+    {
+        return __builtin_bit_cast(gpu_packed, gpu_load<8>((gpu_swizzled<E, D, BC> &)v, 32 * u + at.column(),
+                                                          DEPTH * i + 8 * at.group()));
+    }
+
     // Sᵀ = K·Qᵀ of my column.
-    static GPU_FN void products(tile_of_k &k, const gpu_packed (&q)[D / DEPTH], scores &x)
+    static GPU_FN void products(const place &at, tile_of_k &k, const gpu_packed (&q)[D / DEPTH], scores &x)
     {
 #pragma unroll
         for (int n = 0; n < NT; n++)
@@ -402,11 +531,11 @@ struct attention_forward_mfma {
         for (int i = 0; i < D / DEPTH; i++)
 #pragma unroll
             for (int n = 0; n < NT; n++)
-                mfma::mma(x[n], gpu_load<8>(k, 32 * n + mfma::column(), DEPTH * i + 8 * mfma::group()), q[i]);
+                mfma::mma(x[n], read_k(at, k, i, n), q[i]);
     }
 
     // Oᵀ += Vᵀ·Pᵀ.
-    static GPU_FN void accumulate(tile_of_v &v, state &me, const scores &x)
+    static GPU_FN void accumulate(const place &at, tile_of_v &v, state &me, const scores &x)
     {
 #pragma unroll
         for (int i = 0; i < BC / DEPTH; i++) {
@@ -418,17 +547,14 @@ struct attention_forward_mfma {
             }
 #pragma unroll
             for (int u = 0; u < ND; u++)
-                mfma::mma(
-                    me.o[u],
-                    gpu_load<8>((gpu_swizzled<E, D, BC> &)v, 32 * u + mfma::column(), DEPTH * i + 8 * mfma::group()),
-                    w);
+                mfma::mma(me.o[u], read_v(at, v, i, u), w);
         }
     }
 
     // What the window hides becomes -inf.
     static GPU_FN void hide(const place &at, scores &x, int step)
     {
-        const int first = at.first - step * BC - 4 * mfma::group(), past = at.past - step * BC - 4 * mfma::group();
+        const int first = at.first - step * BC - 4 * at.group(), past = at.past - step * BC - 4 * at.group();
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -439,14 +565,18 @@ struct attention_forward_mfma {
 
     // Moves the references of rows whose maximum has left them behind. Every row decides for itself: its bits do not depend on
     // its neighbours.
-    static GPU_FN void follow(state &me, const scores &x, float mult, float shift)
+    static GPU_FN float most_of(const scores &x)
     {
-        float most = x[0].v[0];
+        float most = gpu_minus_infinity();
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int r = 0; r < R; r += 2)
-                most = gpu_max(most, gpu_max(x[n].v[r], x[n].v[r + 1]));
+                most = gpu_most(most, x[n].v[r], x[n].v[r + 1]);
+        return most;
+    }
+    static GPU_FN void follow(state &me, float most, float mult, float shift)
+    {
         const float bound = me.top + LAG / mult;
         if (!gpu_wave_any(most > bound))
             return;
@@ -474,16 +604,23 @@ struct attention_forward_mfma {
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int r = 0; r < R; r += 2) {
-                gpu_two y = {x[n].v[r], x[n].v[r + 1]};
-                if (CAREFUL && apart)
-                    y = gpu_two{gpu_product(y[0], mult) - base, gpu_product(y[1], mult) - base};
-                else
-                    y = __builtin_elementwise_fma(y, gpu_two{mult, mult}, gpu_two{-base, -base});
-                y = gpu_two{gpu_exp2(y[0]), gpu_exp2(y[1])};
+                const gpu_two y = CAREFUL && apart ? weight_apart(x[n], r, mult, base) : weight(x[n], r, mult, base);
                 sum += y;
                 x[n].v[r] = y[0], x[n].v[r + 1] = y[1];
             }
-        const float all = sum[0] + sum[1], l = me.l + all; // thousands of equal terms would all be rounded the same way
+        add(me, sum[0] + sum[1]);
+    }
+    static GPU_FN gpu_two weight(const acc &x, int r, float mult, float base)
+    {
+        return gpu_two{gpu_exp2(gpu_fma(x.v[r], mult, -base)), gpu_exp2(gpu_fma(x.v[r + 1], mult, -base))};
+    }
+    static GPU_FN gpu_two weight_apart(const acc &x, int r, float mult, float base)
+    {
+        return gpu_two{gpu_exp2(gpu_product(x.v[r], mult) - base), gpu_exp2(gpu_product(x.v[r + 1], mult) - base)};
+    }
+    static GPU_FN void add(state &me, float all)
+    {
+        const float l = me.l + all; // thousands of equal terms would all be rounded the same way
         me.lost += all - (l - me.l);
         me.l = l;
     }
@@ -492,8 +629,9 @@ struct attention_forward_mfma {
     // Keys of a tile whose page does not exist, a bit each.
     static GPU_FN uint64_t lost_keys(const place &at, int step)
     {
-        const int64_t key = (int64_t)step * BC + gpu_lane();
-        return gpu_wave_ballot(gpu_lane() < BC && key < at.c.s.seqlen_k && at.c.page(key) < 0);
+        const int lane = at.thread % GPU_WAVE;
+        const int64_t key = (int64_t)step * BC + lane;
+        return gpu_wave_ballot(lane < BC && key < at.c.s.seqlen_k && at.c.page(key) < 0);
     }
     static GPU_FN bool in_window(const place &at, int64_t key)
     {
@@ -505,28 +643,28 @@ struct attention_forward_mfma {
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int r0 = 0; r0 < R; r0 += SLOTS) {
-                put(sh, x[n], r0);
+                put(at, sh, x[n], r0);
 #pragma unroll 1
                 for (int i = 0; i < SLOTS; i++) {
-                    const int j = key_of(n, r0 + i);
+                    const int j = key_of(at, n, r0 + i);
                     const int64_t key = (int64_t)step * BC + j;
-                    float y = gpu_load<1>(sh.slots, i, gpu_thread())[0];
+                    float y = gpu_load<1>(sh.slots, i, at.thread)[0];
                     if (!in_window(at, key) || no_page >> j & 1)
                         y = gpu_minus_infinity();
                     else if (at.modify)
                         y = at.c.score(y, at.q0 + at.mine, key);
-                    gpu_store<1>(sh.slots, i, gpu_thread(), gpu_vec<float, 1>{y});
+                    gpu_store<1>(sh.slots, i, at.thread, gpu_vec<float, 1>{y});
                 }
 #pragma unroll
                 for (int i = 0; i < SLOTS; i++)
-                    x[n].v[r0 + i] = gpu_load<1>(sh.slots, i, gpu_thread())[0];
+                    x[n].v[r0 + i] = gpu_load<1>(sh.slots, i, at.thread)[0];
             }
     }
-    static GPU_FN void put(room &sh, const acc &x, int r0)
+    static GPU_FN void put(const place &at, room &sh, const acc &x, int r0)
     {
 #pragma unroll
         for (int i = 0; i < SLOTS; i++)
-            gpu_store<1>(sh.slots, i, gpu_thread(), gpu_vec<float, 1>{x.v[r0 + i]});
+            gpu_store<1>(sh.slots, i, at.thread, gpu_vec<float, 1>{x.v[r0 + i]});
     }
 
     // Dropout; and in a careful pass, which keys weigh and which are visible.
@@ -539,7 +677,7 @@ struct attention_forward_mfma {
             gpu_dropout drop;
 #pragma unroll 1
             for (int i = 0; i < NT * R; i++)
-                if (exists && drop.keep(at.c, at.q0 + at.mine, k0 + key_of(i / R, i % R)))
+                if (exists && drop.keep(at.c, at.q0 + at.mine, k0 + key_of(at, i / R, i % R)))
                     kept |= 1u << i;
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -559,12 +697,12 @@ struct attention_forward_mfma {
                         weighs |= 1u << mfma::row(r);
 #pragma unroll 1
                 for (int r = 0; r < R; r++) {
-                    const int j = key_of(n, r);
+                    const int j = key_of(at, n, r);
                     if (in_window(at, k0 + j) && !(no_page >> j & 1) && at.c.visible(at.q0 + at.mine, k0 + j))
                         visible |= 1u << mfma::row(r);
                 }
-                weighs = both(weighs << 4 * mfma::group()), visible = both(visible << 4 * mfma::group());
-                if (mfma::group() == 0) {
+                weighs = both(weighs << 4 * at.group()), visible = both(visible << 4 * at.group());
+                if (at.group() == 0) {
                     gpu_store<1>(sh.book.seen, at.mine, n, gpu_vec<uint32_t, 1>{weighs});
                     gpu_store<1>(sh.book.seen, at.mine, NT + n, gpu_vec<uint32_t, 1>{visible});
                 }
@@ -598,7 +736,7 @@ struct attention_forward_mfma {
         sum += gpu_shfl_xor<32>(sum);
         const gpu_row_end done(at.c, me.base, sum, me.top > gpu_minus_infinity(), shift);
         bool open = exists && !(sum < -gpu_minus_infinity());
-        if (pass < 2 && exists && mfma::group() == 0)
+        if (pass < 2 && exists && at.group() == 0)
             done.store_lse(at.c, at.q0 + at.mine);
         const float factor = done.factor * keep;
 #pragma unroll
@@ -623,13 +761,17 @@ struct attention_forward_mfma {
         const gpu_rows<E> o(gpu_rows<E>(at.p.o, at.c.s.q_batch, at.c.head).from(at.c.s.q_row + at.q0));
         if (at.mine >= at.rows)
             return;
+        const gpu_rows<E> mine = o.from(at.mine);
+        int first = column_of(at, 0, 0);
+        gpu_keep(first); // or 64-bit offsets of it are, from item to item
 #pragma unroll
         for (int u = 0; u < ND; u++)
 #pragma unroll
             for (int r = 0; r < R; r += 4) {
                 const gpu_vec<float, 4> y = {{me.o[u].v[r], me.o[u].v[r + 1], me.o[u].v[r + 2], me.o[u].v[r + 3]}};
-                if (column_of(u, r) < at.p.d_v)
-                    gpu_store<4>(o, at.mine, column_of(u, r), gpu_from_floats<E>(y));
+                const int col = first + 32 * u + mfma::row(r);
+                if (col < at.p.d_v)
+                    gpu_store<4>(mine, 0, col, gpu_from_floats<E>(y));
             }
     }
     // A row whose own weights are NaN is NaN, whatever it met in V.
@@ -640,16 +782,16 @@ struct attention_forward_mfma {
         for (int u = 0; u < ND; u++)
 #pragma unroll
             for (int r0 = 0; r0 < R; r0 += SLOTS) {
-                put(sh, me.o[u], r0);
+                put(at, sh, me.o[u], r0);
 #pragma unroll 1
                 for (int i = 0; i < SLOTS; i++) {
-                    const int col = column_of(u, r0 + i);
+                    const int col = column_of(at, u, r0 + i);
                     if (at.mine >= at.rows || col >= at.p.d_v)
                         continue;
                     uint32_t note = 0;
                     if constexpr (CAREFUL)
                         note = is_nan ? 3u : gpu_load<1>(sh.book.notes, at.mine, col / 16)[0] >> (col % 16 * 2) & 3;
-                    open |= gpu_store_unsettled(at.c, at.q0 + at.mine, col, gpu_load<1>(sh.slots, i, gpu_thread())[0],
+                    open |= gpu_store_unsettled(at.c, at.q0 + at.mine, col, gpu_load<1>(sh.slots, i, at.thread)[0],
                                                 limit, note, pass);
                 }
             }
