@@ -111,7 +111,8 @@ GPU_FN float gpu_most(float a, float x, float y)
 #else
 #define GPU_MFMA_PARTS 2
 #endif
-template <int PART, class TILE> GPU_FN void gpu_mfma_part(typename TILE::acc &d, const typename TILE::a &a, const typename TILE::bk &b)
+template <int PART, class TILE>
+GPU_FN void gpu_mfma_part(typename TILE::acc &d, const typename TILE::a &a, const typename TILE::bk &b)
 {
     if constexpr (GPU_MFMA_PARTS == 1)
         TILE::mma(d, a, b);

@@ -30,7 +30,7 @@
 #pragma once
 #include "gpu_swizzled.h"
 
-enum { GPU_BOUNDED_STRIDE = 1 << 22 };            // elements: a tile's offsets fit into 32 bits
+enum { GPU_BOUNDED_STRIDE = 1 << 22 };               // elements: a tile's offsets fit into 32 bits
 static constexpr uint32_t GPU_NOWHERE = 0x80000000u; // an offset outside, and so are those a tile below
 struct gpu_offset {
     uint32_t offset; // in bytes

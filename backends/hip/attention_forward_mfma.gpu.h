@@ -111,7 +111,8 @@ template <class E, int BC, int D, int THREADS, class MFMA> struct mfma_copy_v {
                     const auto &four = held[s][x];
                     const gpu_vec<uint32_t, 2> keys = {
                         {gpu_pick(four[0][0], four[1][0], upper), gpu_pick(four[2][0], four[3][0], upper)}};
-                    gpu_store<4>(to, 2 * (pair() + x * ACROSS) + upper, key(s), __builtin_bit_cast(gpu_vec<E, 4>, keys));
+                    gpu_store<4>(to, 2 * (pair() + x * ACROSS) + upper, key(s),
+                                 __builtin_bit_cast(gpu_vec<E, 4>, keys));
                 }
     }
 };
@@ -248,6 +249,24 @@ struct attention_forward_mfma {
             copy.issue(to, from, k0, n, cols, at.aligned);
     }
 
+    // Careful passes: an element at a time, so that they need no registers.
+    template <class PUT>
+    static GPU_FN void fetch_slowly(const place &at, const gpu_run_rows<E> &from, const kiln_view &view, int cols,
+                                    int k0, int limit, PUT put)
+    {
+#pragma unroll 1
+        for (int u = at.thread; u < BC * D; u += threads) {
+            const int key = k0 + u / D, column = u % D;
+            E e = {};
+            if (key < limit && column < cols) {
+                const gpu_rows<const E> source = at.paged ? gpu_page_rows<E>(at.c, view).from(key) : from.from(key);
+                if (source.rows > 0)
+                    e = gpu_load<1>(source, 0, column)[0];
+            }
+            put(u / D, column, e);
+        }
+    }
+
     // All keys once, for the rows from q0 on. Is something that was written not settled?
     static GPU_FN bool sweep(const args &a, room &sh, const gpu_item &work, int64_t q0, int pass)
     {
@@ -256,7 +275,8 @@ struct attention_forward_mfma {
         if (q0 >= s.seqlen_q)
             return false;
         const gpu_scores c(p, s, work.batch, work.head, a.scale_log2);
-        const int rows = within(s.seqlen_q - q0, BR), w0 = gpu_wave_id() * ROWS, thread = gpu_own(gpu_thread()), mine = w0 + thread % mfma::M;
+        const int rows = within(s.seqlen_q - q0, BR), w0 = gpu_wave_id() * ROWS, thread = gpu_own(gpu_thread()),
+                  mine = w0 + thread % mfma::M;
         const kiln_key_range seen = mine < rows ? c.window(q0 + mine) : kiln_key_range{0, 0};
         const place at = {p,
                           c,
@@ -280,10 +300,8 @@ struct attention_forward_mfma {
         const int last = (w0 + ROWS < rows ? w0 + ROWS : rows) - 1;
         const int whole_begin = w0 < rows ? (gpu_of_lane((int)seen.begin, last - w0) + BC - 1) / BC : end;
         const int whole_end = w0 < rows ? gpu_of_lane((int)seen.end, 0) / BC : begin;
-        gpu_run_rows<E> k(p.k, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
-                                at.paged ? 0 : s.seqlen_k);
-        gpu_run_rows<E> v(p.v, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
-                                at.paged ? 0 : s.seqlen_k);
+        gpu_run_rows<E> k(p.k, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row, at.paged ? 0 : s.seqlen_k);
+        gpu_run_rows<E> v(p.v, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row, at.paged ? 0 : s.seqlen_k);
         if constexpr (!GENERAL)
             k.data = gpu_uniform(k.data), k.stride = gpu_uniform(k.stride), v.data = gpu_uniform(v.data),
             v.stride = gpu_uniform(v.stride);
@@ -299,12 +317,6 @@ struct attention_forward_mfma {
         if constexpr (CAREFUL)
             gpu_forget<threads>(sh.book);
 
-        const auto load_k = [&](copy_k &copy, int step) {
-            issue(copy, sh.k[0], at, k, p.k, (int)p.d, step * BC, limit);
-        };
-        const auto load_v = [&](copy_v &copy, int step) {
-            issue(copy, sh.v[0], at, v, p.v, (int)p.d_v, step * BC, limit);
-        };
         const auto is_edge = [&](int step) { return step < whole_begin || step >= whole_end; };
         // What lies between scores and weights.
         const auto settle = [&](scores &x, int step) {
@@ -319,14 +331,14 @@ struct attention_forward_mfma {
                 hide(at, x, step);
         };
 
-        auto next_k = copy_of<copy_k>(thread);
-        auto next_v = copy_of<copy_v>(thread);
         if constexpr (CAREFUL) {
 #pragma unroll 1
             for (int step = begin; step < end; step++) {
-                load_k(next_k, step), load_v(next_v, step);
                 gpu_block_barrier();
-                next_k.land(sh.k[0]), next_v.land(sh.v[0]);
+                fetch_slowly(at, k, p.k, (int)p.d, step * BC, limit,
+                             [&](int key, int column, E e) { gpu_store<1>(sh.k[0], key, column, gpu_vec<E, 1>{e}); });
+                fetch_slowly(at, v, p.v, (int)p.d_v, step * BC, limit,
+                             [&](int key, int column, E e) { gpu_store<1>(sh.v[0], column, key, gpu_vec<E, 1>{e}); });
                 gpu_block_barrier();
                 scores x;
                 products(at, sh.k[0], q, x);
@@ -338,10 +350,18 @@ struct attention_forward_mfma {
                 accumulate(at, sh.v[0], me, x);
             }
         } else if (begin < end) {
+            auto next_k = copy_of<copy_k>(thread);
+            auto next_v = copy_of<copy_v>(thread);
+            const auto load_k = [&](copy_k &copy, int step) {
+                issue(copy, sh.k[0], at, k, p.k, (int)p.d, step * BC, limit);
+            };
+            const auto load_v = [&](copy_v &copy, int step) {
+                issue(copy, sh.v[0], at, v, p.v, (int)p.d_v, step * BC, limit);
+            };
             // Step j: scores of tile j + 1 and weights of tile j, then o += weights·v of tile j.
             const auto step_of = [&](scores &now, scores &next, int step, tile_of_k &k_next, tile_of_v &v_now,
                                      tile_of_k &k_free, tile_of_v &v_free) {
-                gpu_block_barrier(); // k_next and, with two stages, v_now are there; nobody needs what is free
+                gpu_block_barrier();      // k_next and, with two stages, v_now are there; nobody needs what is free
                 const auto change = [&] { // one stage: between the products of K and of V
                     if constexpr (STAGES == 1) {
                         gpu_block_barrier();
@@ -424,9 +444,9 @@ struct attention_forward_mfma {
         }
         const args &b = gpu_reload(a);
         const gpu_scores d(b.p, s, work.batch, work.head, b.scale_log2);
-        const bool open = finish(sh,
-                                 place{b.p, d, q0, rows, mine, at.first, at.past, at.modify, at.paged, at.aligned, thread},
-                                 me, shift, pass);
+        const bool open =
+            finish(sh, place{b.p, d, q0, rows, mine, at.first, at.past, at.modify, at.paged, at.aligned, thread}, me,
+                   shift, pass);
         if constexpr (GENERAL)
             return any_of(sh.votes, open);
         else {
@@ -461,8 +481,8 @@ struct attention_forward_mfma {
     // alone put the exponentials after the products and every read before its use. The same arithmetic as products(), weigh(),
     // accumulate() and most_of(), in the same order for every number.
     template <class CHANGE, class LAND>
-    static GPU_FN float woven(const place &at, tile_of_k &k, tile_of_v &v, const gpu_packed (&q)[D / DEPTH], state &me, const scores &now,
-                              scores &next, float mult, CHANGE change, LAND land)
+    static GPU_FN float woven(const place &at, tile_of_k &k, tile_of_v &v, const gpu_packed (&q)[D / DEPTH], state &me,
+                              const scores &now, scores &next, float mult, CHANGE change, LAND land)
     {
         constexpr int NK = NT * (D / DEPTH), S = BC / DEPTH, NV = S * ND, N = NK + NV, AHEAD = 2, P = mfma::PARTS;
         constexpr int PAIRS = NT * R / 2, WEIGH = P * (NK + (S - 1) * ND), MOST = P * (NV - 1);
@@ -517,8 +537,8 @@ struct attention_forward_mfma {
     }
     static GPU_FN gpu_packed read_v(const place &at, tile_of_v &v, int i, int u)
     {
-        return __builtin_bit_cast(gpu_packed, gpu_load<8>((gpu_swizzled<E, D, BC> &)v, 32 * u + at.column(),
-                                                          DEPTH * i + 8 * at.group()));
+        return __builtin_bit_cast(
+            gpu_packed, gpu_load<8>((gpu_swizzled<E, D, BC> &)v, 32 * u + at.column(), DEPTH * i + 8 * at.group()));
     }
 
     // Sᵀ = K·Qᵀ of my column.

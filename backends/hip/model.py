@@ -5,8 +5,8 @@
     model.py --arch gfx942 --kernel attention_forward_mfma_f16_128 code-object.co [--listing]
 
 Reads the listing of llvm-objdump and the notes of llvm-readelf (programs by --objdump, --readelf). The hot loop is the innermost
-loop with most MFMA instructions; branches in it that skip what has neither MFMA nor exponentials are taken (no tile at an
-edge, no rescaling). Two answers:
+loop with most MFMA instructions; branches in it that skip what has no MFMA are taken (no tile at an edge, no
+rescaling). Two answers:
 
   sums      cycles that a SIMD's units need for the waves of one step: matrix unit, vector unit (with the exponentials and the
             issue of MFMA), exponentials alone, LDS and global memory of the whole compute unit. The largest is a bound.
@@ -138,11 +138,7 @@ def trace(code, first, last):
             return out
         if i.target is not None and i.name.startswith("s_branch"):
             n = i.target
-        elif i.target is not None and n < i.target <= last and not any(
-                x.kind in ("mfma", "exp") or x.name in ("s_barrier",) for x in code[n + 1:i.target]):
-            n = i.target
-        elif i.target is not None and n < i.target <= last and sum(
-                x.kind in ("mfma",) for x in code[n + 1:i.target]) == 0:
+        elif i.target is not None and n < i.target <= last and not any(x.kind == "mfma" for x in code[n + 1:i.target]):
             n = i.target
         else:
             n += 1
@@ -181,15 +177,13 @@ class Wave:
         self.began, self.why = [], {}
 
 
-def schedule(code, arch, waves, rounds=12):
+def schedule(code, arch, waves, rounds=16):
     """Share of the time in which the matrix unit works, and cycles of a round of all waves; what a wave waits for."""
     unit = {"valu": 0, "matrix": 0, "lds": 0, "memory": 0}
-    scalar = 0
     busy = []
     team = [Wave(w * 600) for w in range(waves)]
-    now = 0
-    while any(w.round < rounds for w in team):
-        # The wave that may issue first; the older one wins.
+    while all(w.round < rounds for w in team):
+        # The wave that may issue first; if several may, the one that has waited longest.
         best, when, why = None, None, None
         for w in team:
             if w.round >= rounds:
@@ -214,7 +208,7 @@ def schedule(code, arch, waves, rounds=12):
                         c = queue[len(queue) - 1 - int(m.group(1))]
                         if c > t:
                             t, reason = c, "LDS" if counter == "lgkmcnt" else "global memory"
-            if best is None or t < when:
+            if best is None or t < when or (t == when and w.free < best.free):
                 best, when, why = w, t, reason
         w, i, t = best, code[best.at], when
         if why != "issue":
@@ -249,11 +243,13 @@ def schedule(code, arch, waves, rounds=12):
         w.at += 1
         if w.at == len(code):
             w.at, w.round = 0, w.round + 1
-    begin, end = max(w.began[rounds // 3] for w in team), min(w.began[-1] for w in team)
+    begin, end = min(w.began[rounds // 4] for w in team), min(w.free for w in team if w.round == rounds)
     work = sum(max(0, min(b, end) - max(a, begin)) for a, b in busy)
-    round_of = (team[0].began[-1] - team[0].began[rounds // 3]) / (rounds - 1 - rounds // 3)
-    why = {k: v / rounds for k, v in team[0].why.items()}
-    return work / (end - begin), round_of, why
+    why = {}
+    for w in team:
+        for k, v in w.why.items():
+            why[k] = why.get(k, 0) + v / sum(x.round for x in team)
+    return work / (end - begin), why
 
 
 def notes_of(text, kernel):
@@ -288,7 +284,7 @@ def main():
             print(f"{i.address:6x} {i.name} {i.operands}")
     count = {k: sum(i.kind == k for i in round_) for k in ("mfma", "exp", "valu", "lds", "memory", "scalar")}
     unit = sums(round_, a.arch, waves)
-    share, cycles, why = schedule(round_, a.arch, waves)
+    share, why = schedule(round_, a.arch, waves)
     name, units, mhz, clock = DEVICES[a.arch]
     peak = units * SIMDS * (256 if a.arch == "gfx90a" else 512 if a.arch == "gfx942" else 1024) * mhz * 1e6 / 1e12
     print(f"{a.kernel} on {a.arch} ({name}): MODEL, not measured")
@@ -297,7 +293,7 @@ def main():
     print("  cycles of a round of all waves of a SIMD: " + ", ".join(f"{k} {v:.0f}" for k, v in unit.items()))
     limiter = max(unit, key=lambda k: unit[k] if k != "exponentials" else 0)
     print(f"  bound by sums: {unit['matrix unit'] / max(unit.values()):.0%} busy, limiter {limiter}")
-    print(f"  schedule: {share:.0%} busy, {cycles:.0f} cycles a round; a wave waits for " +
+    print(f"  schedule: {share:.0%} busy, {unit['matrix unit'] / share:.0f} cycles a round of all waves; a wave waits for " +
           ", ".join(f"{k} {v:.0f}" for k, v in sorted(why.items(), key=lambda x: -x[1])))
     print(f"  {share * peak:.0f} of {peak:.0f} TFLOP/s at {mhz} MHz ({clock})")
 
