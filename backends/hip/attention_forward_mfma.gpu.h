@@ -4,8 +4,8 @@
 //   to 16 bits the registers are the B operand of Oᵀ = Vᵀ·Pᵀ as they lie: S and P never leave them;
 //   Q stays in registers, shared memory carries K and V only: swizzled, V transposed, both read by 16 bytes without conflicts;
 //   the scores of the next tile are computed while the weights of this one are: matrix unit and vector unit work at once;
-//   the reference of a row's weights follows its maximum with a lag of up to 2^8: O is rarely rescaled, and the two lanes of a
-//   row compare notes only then;
+//   the reference of a row's weights follows its maximum with a lag of up to 2^8, and only when a tile's weights add up to more
+//   is the maximum looked for at all, by the two lanes of a row together: O is rarely rescaled;
 //   tiles are loaded through buffer descriptors, whose bounds the hardware keeps: no comparisons.
 //
 // A wave has 32 queries, a lane half of the keys of one: 4·(lane / 32) + 8i + 0...3. Two modes as in flash2: plain (aligned
@@ -178,6 +178,7 @@ struct attention_forward_mfma {
         acc o[ND];
         float top, base; // the reference before and after scaling
         float l, lost;   // the sum, and what rounding has lost of it
+        float most;      // that the weights of a tile may add up to; -1 before there is a reference
     };
     using scores = acc[NT];
 
@@ -308,7 +309,7 @@ struct attention_forward_mfma {
         const int limit = high; // no key from here on is seen
 
         state me;
-        me.top = me.base = gpu_minus_infinity(), me.l = me.lost = 0;
+        me.top = me.base = gpu_minus_infinity(), me.l = me.lost = 0, me.most = -1;
 #pragma unroll
         for (int u = 0; u < ND; u++)
             mfma::zero(me.o[u]);
@@ -343,11 +344,11 @@ struct attention_forward_mfma {
                 scores x;
                 products(at, sh.k[0], q, x);
                 settle(x, step);
-                follow(me, most_of(x), mult, shift);
-                weigh(me, x, mult, pass == 2);
-                rewrite_weights(sh, at, x, step);
+                scores y;
+                weigh(me, x, y, mult, shift, pass == 2);
+                rewrite_weights(sh, at, y, step);
                 gpu_take_out<threads>(sh.book, reader{sh.v[0]}, [&](bool found) { return any_of(sh.votes, found); });
-                accumulate(at, sh.v[0], me, x);
+                accumulate(at, sh.v[0], me, y);
             }
         } else if (begin < end) {
             auto next_k = copy_of<copy_k>(thread);
@@ -376,25 +377,21 @@ struct attention_forward_mfma {
                     load_k(next_k, step + 2);
                 if constexpr (GENERAL) {
                     products(at, k_next, q, next);
-                    weigh(me, now, mult, false);
+                    scores weights;
+                    weigh(me, now, weights, mult, shift, false);
                     if (p.dropout_threshold < 256)
-                        rewrite_weights(sh, at, now, step);
+                        rewrite_weights(sh, at, weights, step);
                     if constexpr (STAGES == 1)
                         change();
-                    accumulate(at, v_now, me, now);
+                    accumulate(at, v_now, me, weights);
                     if constexpr (STAGES == 2)
                         next_k.land(k_free), next_v.land(v_free);
-                    settle(next, step + 1);
-                    follow(me, most_of(next), mult, shift);
-                } else {
-                    float most = woven(at, k_next, v_now, q, me, now, next, mult, change, [&] {
+                } else
+                    woven(at, k_next, v_now, q, me, now, next, mult, shift, change, [&] {
                         if constexpr (STAGES == 2)
                             next_k.land(k_free), next_v.land(v_free);
                     });
-                    if (is_edge(step + 1))
-                        hide(at, next, step + 1), most = most_of(next);
-                    follow(me, most, mult, shift);
-                }
+                settle(next, step + 1);
             };
             scores x, y;
             load_k(next_k, begin);
@@ -406,7 +403,6 @@ struct attention_forward_mfma {
             gpu_block_barrier();
             products(at, sh.k[0], q, x);
             settle(x, begin);
-            follow(me, most_of(x), mult, shift);
             if constexpr (STAGES == 1) {
                 gpu_block_barrier();
                 next_k.land(sh.k[0]);
@@ -436,11 +432,11 @@ struct attention_forward_mfma {
                 next_v.land(sh.v[0]);
                 gpu_block_barrier();
             }
-            weigh(me, x, mult, false);
+            weigh(me, x, y, mult, shift, false);
             if constexpr (GENERAL)
                 if (p.dropout_threshold < 256)
-                    rewrite_weights(sh, at, x, step);
-            accumulate(at, sh.v[odd ? B : 0], me, x);
+                    rewrite_weights(sh, at, y, step);
+            accumulate(at, sh.v[odd ? B : 0], me, y);
         }
         const args &b = gpu_reload(a);
         const gpu_scores d(b.p, s, work.batch, work.head, b.scale_log2);
@@ -476,20 +472,25 @@ struct attention_forward_mfma {
             }
     }
 
-    // Products of K, weights, products of V and the next maximum, woven by hand: in every slot an operand is read AHEAD slots
+    // Products of K, weights, and products of V, woven by hand: in every slot an operand is read AHEAD slots
     // before it is needed, a product is started, and the vector unit has as much to do as the product takes. Compilers left
-    // alone put the exponentials after the products and every read before its use. The same arithmetic as products(), weigh(),
-    // accumulate() and most_of(), in the same order for every number.
+    // alone put the exponentials after the products and every read before its use. The same arithmetic as products(), weigh()
+    // and accumulate(), in the same order for every number.
     template <class CHANGE, class LAND>
-    static GPU_FN float woven(const place &at, tile_of_k &k, tile_of_v &v, const gpu_packed (&q)[D / DEPTH], state &me,
-                              const scores &now, scores &next, float mult, CHANGE change, LAND land)
+    static GPU_FN void woven(const place &at, tile_of_k &k, tile_of_v &v, const gpu_packed (&q)[D / DEPTH], state &me,
+                             const scores &now, scores &next, float mult, float shift, CHANGE change, LAND land)
     {
         constexpr int NK = NT * (D / DEPTH), S = BC / DEPTH, NV = S * ND, N = NK + NV, AHEAD = 2, P = mfma::PARTS;
-        constexpr int PAIRS = NT * R / 2, WEIGH = P * (NK + (S - 1) * ND), MOST = P * (NV - 1);
-        const float base = gpu_finite_or_zero(me.base);
+        constexpr int PAIRS = NT * R / 2, WEIGH = P * NK;
+        float base = gpu_finite_or_zero(me.base);
         gpu_packed ring[AHEAD + 1], w[S];
         float first = 0, second = 0; // sums; apart, packed arithmetic does not run beside MFMA
-        float most = gpu_minus_infinity();
+        const auto weigh_pair = [&](auto pair) {
+            const gpu_two y = weight(now[pair * 2 / R], pair * 2 % R, mult, base);
+            first += y[0], second += y[1];
+            gpu_keep(first), gpu_keep(second);
+            w[pair / 4][pair % 4] = gpu_weights<E>(y);
+        };
         const auto read = [&](auto i) {
             if constexpr (i < NK)
                 ring[i % (AHEAD + 1)] = read_k(at, k, i / NT, i % NT);
@@ -502,6 +503,14 @@ struct attention_forward_mfma {
             mfma::zero(next[n]);
         gpu_unroll<N * P>([&](auto slot) {
             constexpr int i = slot / P, part = slot % P;
+            if constexpr (slot == WEIGH) {
+                if (gpu_wave_any(is_off(me, first + second))) {
+                    move(me, now, first + second, mult, shift);
+                    base = gpu_finite_or_zero(me.base), first = second = 0;
+                    gpu_unroll<PAIRS>(weigh_pair);
+                }
+                add(me, first + second);
+            }
             if constexpr (slot == (NK - AHEAD) * P) // V is read from here on, K no more
                 change();
             if constexpr (part == 0)
@@ -512,24 +521,13 @@ struct attention_forward_mfma {
             else
                 mfma::template mma_part<part>(me.o[(i - NK) % ND], a, w[(i - NK) / ND]);
             gpu_unroll<PAIRS>([&](auto pair) {
-                constexpr int n = pair * 2 / R, r = pair * 2 % R;
-                if constexpr (pair * WEIGH / PAIRS == slot) {
-                    const gpu_two y = weight(now[n], r, mult, base);
-                    first += y[0], second += y[1];
-                    gpu_keep(first), gpu_keep(second);
-                    w[pair / 4][pair % 4] = gpu_weights<E>(y);
-                }
-                if constexpr (P * NK + P + pair * MOST / PAIRS == slot)
-                    most = gpu_most(most, next[n].v[r], next[n].v[r + 1]);
+                if constexpr (pair * WEIGH / PAIRS == slot)
+                    weigh_pair(pair);
             });
-            if constexpr (slot == WEIGH)
-                add(me, first + second);
             if constexpr (slot == N * P - 2 * P)
                 land();
             gpu_fence();
         });
-        gpu_keep(most); // or it is computed where it is needed
-        return most;
     }
     static GPU_FN gpu_packed read_k(const place &at, tile_of_k &k, int i, int n)
     {
@@ -583,8 +581,6 @@ struct attention_forward_mfma {
                     x[n].v[r] = gpu_minus_infinity();
     }
 
-    // Moves the references of rows whose maximum has left them behind. Every row decides for itself: its bits do not depend on
-    // its neighbours.
     static GPU_FN float most_of(const scores &x)
     {
         float most = gpu_minus_infinity();
@@ -595,17 +591,24 @@ struct attention_forward_mfma {
                 most = gpu_most(most, x[n].v[r], x[n].v[r + 1]);
         return most;
     }
-    static GPU_FN void follow(state &me, float most, float mult, float shift)
+    // Has the maximum left the reference behind? Judged by the sum of the weights, which is there anyway; NaN has.
+    static GPU_FN bool is_off(const state &me, float sum)
     {
-        const float bound = me.top + LAG / mult;
-        if (!gpu_wave_any(most > bound))
-            return;
-        most = gpu_max(most, gpu_shfl_xor<32>(most));
-        if (!(most > bound))
-            most = me.top;
-        const float base = gpu_fma(most, mult, -shift);
+        return !(sum <= me.most);
+    }
+    // Moves the references of such rows to their maximum. Every row decides for itself: its bits do not depend on its
+    // neighbours.
+    static GPU_FN void move(state &me, const scores &x, float sum, float mult, float shift)
+    {
+        const bool off = is_off(me, sum) || is_off(me, gpu_shfl_xor<32>(sum));
+        float top = most_of(x);
+        top = gpu_max(top, gpu_shfl_xor<32>(top));
+        if (!off || !(top > me.top))
+            top = me.top;
+        const float base = gpu_fma(top, mult, -shift);
         const float alpha = base == me.base ? 1.f : gpu_exp2(me.base - base);
-        me.top = most, me.base = base;
+        me.top = top, me.base = base;
+        me.most = top > gpu_minus_infinity() ? gpu_exp2(LAG + shift) : -1.f;
         me.l *= alpha, me.lost *= alpha;
 #pragma unroll
         for (int u = 0; u < ND; u++)
@@ -616,7 +619,16 @@ struct attention_forward_mfma {
 
     // Scores become weights, and join the sum. Apart: the product is rounded before the difference, which then is no more than
     // 2^LAG whatever the scores.
-    static GPU_FN void weigh(state &me, scores &x, float mult, bool apart)
+    static GPU_FN void weigh(state &me, const scores &x, scores &y, float mult, float shift, bool apart)
+    {
+        float sum = weights_of(me, x, y, mult, apart);
+        if (gpu_wave_any(is_off(me, sum))) {
+            move(me, x, sum, mult, shift);
+            sum = weights_of(me, x, y, mult, apart);
+        }
+        add(me, sum);
+    }
+    static GPU_FN float weights_of(const state &me, const scores &x, scores &y, float mult, bool apart)
     {
         const float base = gpu_finite_or_zero(me.base);
         gpu_two sum = {0, 0};
@@ -624,11 +636,11 @@ struct attention_forward_mfma {
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int r = 0; r < R; r += 2) {
-                const gpu_two y = CAREFUL && apart ? weight_apart(x[n], r, mult, base) : weight(x[n], r, mult, base);
-                sum += y;
-                x[n].v[r] = y[0], x[n].v[r + 1] = y[1];
+                const gpu_two w = CAREFUL && apart ? weight_apart(x[n], r, mult, base) : weight(x[n], r, mult, base);
+                sum += w;
+                y[n].v[r] = w[0], y[n].v[r + 1] = w[1];
             }
-        add(me, sum[0] + sum[1]);
+        return sum[0] + sum[1];
     }
     static GPU_FN gpu_two weight(const acc &x, int r, float mult, float base)
     {
