@@ -7,12 +7,12 @@
 //
 // A wave has ROWS = 16·MT queries; a thread has two rows of each 16, and of these four lanes share a row. Two modes as in flash2:
 // plain (aligned rows, o of q's type), and general (the rest of the contract), where what is rare goes through shared memory in
-// rolled loops. Careful passes for non-finite results as in flash2, with one stage: the other holds their notes.
+// rolled loops. Careful passes: gpu_careful.gpu.h, with one stage: the other holds their book.
 //
 // Bytes requested, N a multiple of the tiles, per head: 2·N·d·e (Q, O) + 2·N·d·e·⌈N/BR⌉ (K, V); lse 4·N.
 // FLOPs 4·N²·d + 3·N².
 #pragma once
-#include "../gpu/gpu_attention.gpu.h"
+#include "../gpu/gpu_careful.gpu.h"
 #include "../gpu/gpu_mma.h"
 
 template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct attention_forward_mma {
@@ -26,10 +26,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
     struct stage {
         gpu_swizzled<E, BC, D> k, v;
     };
-    struct notebook {
-        gpu_array<uint32_t, BR, 4> seen;       // of a tile, 64 bits each: keys that weigh; keys that are visible
-        gpu_array<uint32_t, BR, D / 16> notes; // two bits per element of o: what it met. 1 Inf, 2 -Inf, 3 NaN
-    };
+    using notebook = gpu_careful_book<BR, BC, D>;
     union second {
         stage kv;
         notebook careful;
@@ -149,7 +146,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
                     me.o[t][n][e] = 0;
         }
         if constexpr (CAREFUL)
-            forget(sh.other.careful);
+            gpu_forget<threads>(sh.other.careful);
         if (begin < end)
             fetch(sh.first, at, k, v, begin);
         gpu_copy_commit();
@@ -177,7 +174,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
                 if (CAREFUL || p.dropout_threshold < 256)
                     rewrite_weights<CAREFUL>(sh, at, x, step);
             if constexpr (CAREFUL)
-                take_out(sh, now);
+                gpu_take_out<threads>(sh.other.careful, reader{now.v}, [](bool found) { return gpu_block_any(found); });
             accumulate(now, me, x);
             if constexpr (CAREFUL) {
                 gpu_block_barrier();
@@ -472,47 +469,17 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
         return x | __builtin_bit_cast(uint32_t, gpu_shfl_xor<2>(__builtin_bit_cast(float, x)));
     }
 
-    static GPU_FN void forget(notebook &book)
-    {
-        for (int u = gpu_thread(); u < BR * (D / 16); u += threads)
-            gpu_store<1>(book.notes, u / (D / 16), u % (D / 16), gpu_vec<uint32_t, 1>{0});
-        gpu_block_barrier();
-    }
-    // Non-finite numbers of the tile of V: noted for the rows that see them, then 0. All threads.
-    static GPU_FN void take_out(shared &sh, stage &now)
-    {
-        bool any = false;
-#pragma unroll 1
-        for (int u = gpu_thread(); u < BC * D; u += threads)
-            any |= !gpu_is_finite(gpu_to_float(gpu_load<1>(now.v, u / D, u % D)[0]));
-        if (!gpu_block_any(any))
-            return;
-        auto &book = sh.other.careful;
-#pragma unroll 1
-        for (int u = gpu_thread(); u < BR * (D / 16); u += threads) {
-            const int row = u / (D / 16), word = u % (D / 16);
-            uint32_t bits = gpu_load<1>(book.notes, row, word)[0];
-#pragma unroll 1
-            for (int j = 0; j < BC; j++) {
-                if (!(gpu_load<1>(book.seen, row, 2 + j / 32)[0] >> (j % 32) & 1))
-                    continue;
-                const bool weighs = gpu_load<1>(book.seen, row, j / 32)[0] >> (j % 32) & 1;
-#pragma unroll 1
-                for (int e = 0; e < 16; e++) {
-                    const float y = gpu_to_float(gpu_load<1>(now.v, j, 16 * word + e)[0]);
-                    if (!gpu_is_finite(y))
-                        bits |= (!weighs || y != y ? 3u : y > 0 ? 1u : 2u) << (2 * e);
-                }
-            }
-            gpu_store<1>(book.notes, row, word, gpu_vec<uint32_t, 1>{bits});
+    struct reader { // of a tile of V
+        gpu_swizzled<E, BC, D> &v;
+        GPU_FN float read(int key, int column) const
+        {
+            return gpu_to_float(gpu_load<1>(v, key, column)[0]);
         }
-        gpu_block_barrier();
-#pragma unroll 1
-        for (int u = gpu_thread(); u < BC * D; u += threads)
-            if (!gpu_is_finite(gpu_to_float(gpu_load<1>(now.v, u / D, u % D)[0])))
-                gpu_store<1>(now.v, u / D, u % D, gpu_vec<E, 1>{});
-        gpu_block_barrier();
-    }
+        GPU_FN void clear(int key, int column) const
+        {
+            gpu_store<1>(v, key, column, gpu_vec<E, 1>{});
+        }
+    };
 
     // ---- the end: lse, the division, O to memory. Is an element of it not settled? ----
     template <bool CAREFUL> static GPU_FN bool finish(shared &sh, const place &at, state &me, float shift, int pass)
@@ -606,22 +573,11 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
                     note = gpu_load<1>(sh.other.careful.seen, w0 + row, 0)[0]
                                ? 3u
                                : gpu_load<1>(sh.other.careful.notes, w0 + row, col / 16)[0] >> (col % 16 * 2) & 3;
-                open |= store_element(at, w0 + row, col, gpu_load<1>(s, row, u % CH)[0], limit, note, pass);
+                open |=
+                    gpu_store_unsettled(at.c, at.q0 + w0 + row, col, gpu_load<1>(s, row, u % CH)[0], limit, note, pass);
             }
             gpu_wave_barrier();
         }
         return open;
-    }
-    static GPU_FN bool store_element(const place &at, int row, int col, float y, float limit, uint32_t note, int pass)
-    {
-        const int64_t b = at.c.s.q_batch, i = at.c.s.q_row + at.q0 + row;
-        if (pass > 0 && gpu_is_finite(gpu_read_float(at.p.o, b, at.c.head, i, col)))
-            return false; // settled before
-        if (note != 0)
-            y = note == 1 ? -gpu_minus_infinity() : note == 2 ? gpu_minus_infinity() : __builtin_nanf("");
-        else if (pass == 2)
-            y = gpu_clamp_mean(at.p, y);
-        gpu_write_float(at.p.o, b, at.c.head, i, col, y);
-        return note == 0 && !(gpu_abs(y) < limit);
     }
 };

@@ -600,7 +600,8 @@ struct attention_forward_mfma {
     // neighbours.
     static GPU_FN void move(state &me, const scores &x, float sum, float mult, float shift)
     {
-        const bool off = is_off(me, sum) || is_off(me, gpu_shfl_xor<32>(sum));
+        const float other = gpu_shfl_xor<32>(sum); // by all lanes
+        const bool off = is_off(me, sum) || is_off(me, other);
         float top = most_of(x);
         top = gpu_max(top, gpu_shfl_xor<32>(top));
         if (!off || !(top > me.top))

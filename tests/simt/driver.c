@@ -38,6 +38,8 @@ static const kernel_set sets[] = {SET(32, simt_cuda), SET(64, simt_hip)};
 extern const gpu_kernel test_layout_mma_f16_simt_cuda_info, test_layout_mma_bf16_simt_cuda_info,
     test_layout_ldmatrix_simt_cuda_info;
 extern const gpu_kernel test_layout_mfma_f16_16_simt_hip_info, test_layout_mfma_f16_32_simt_hip_info;
+extern const gpu_kernel test_layout_mfma_chain_16_simt_hip_info, test_layout_mfma_chain_32_simt_hip_info,
+    test_layout_bounded_simt_hip_info;
 extern const gpu_kernel test_layout_mfma_bf16_16_simt_hip_info, test_layout_mfma_bf16_32_simt_hip_info;
 
 static int failures;
@@ -314,6 +316,24 @@ static float want_mfma(int size, int lane, int e)
     return column >= 8 * 64 / size ? 0 : (float)(row < 16 ? 16 * row + column : -(16 * (row - 16) + column));
 }
 
+/* layout_mfma_chain: row i of the result is row (7 i + 3) mod K of the first product. */
+static float want_mfma_chain(int size, int lane, int e)
+{
+    const int k = 8 * 64 / size, column = lane % size;
+    const int i = size == 16 ? 4 * (lane / 16) + e : 8 * (e / 4) + 4 * (lane / 32) + e % 4, row = (i * 7 + 3) % k;
+    return column >= k ? 0 : (float)(row < 16 ? 16 * row + column : -(16 * (row - 16) + column));
+}
+
+/* layout_bounded: element 64 row + column of 10 rows, else 0; lane 37's number, a ballot, lower and upper halves. */
+static float want_bounded(int size, int lane, int e)
+{
+    (void)size;
+    const int row = lane % 16 + e / 8 * 3, column = lane / 16 * 24 + e % 8;
+    if (e < 16)
+        return row < 10 && lane / 16 < 3 ? (float)(64 * row + column) : 0;
+    return e == 16 ? 3 * 37 : e == 17 ? lane % 5 == 0 : e == 18 ? (float)lane : (float)(lane + 1);
+}
+
 static void layouts(const kernel_set *s)
 {
     if (s->wave == 32) {
@@ -325,6 +345,9 @@ static void layouts(const kernel_set *s)
         layout(&test_layout_mfma_bf16_16_simt_hip_info, 64, 4, 16, want_mfma);
         layout(&test_layout_mfma_f16_32_simt_hip_info, 64, 16, 32, want_mfma);
         layout(&test_layout_mfma_bf16_32_simt_hip_info, 64, 16, 32, want_mfma);
+        layout(&test_layout_mfma_chain_16_simt_hip_info, 64, 4, 16, want_mfma_chain);
+        layout(&test_layout_mfma_chain_32_simt_hip_info, 64, 16, 32, want_mfma_chain);
+        layout(&test_layout_bounded_simt_hip_info, 64, 20, 16, want_bounded);
     }
 }
 

@@ -25,4 +25,7 @@ GPU_KERNEL(test_layout_mfma_f16_16, layout_mfma<gpu_half, 16>)
 GPU_KERNEL(test_layout_mfma_f16_32, layout_mfma<gpu_half, 32>)
 GPU_KERNEL(test_layout_mfma_bf16_16, layout_mfma<gpu_bf16, 16>)
 GPU_KERNEL(test_layout_mfma_bf16_32, layout_mfma<gpu_bf16, 32>)
+GPU_KERNEL(test_layout_mfma_chain_16, layout_mfma_chain<gpu_half, 16>)
+GPU_KERNEL(test_layout_mfma_chain_32, layout_mfma_chain<gpu_bf16, 32>)
+GPU_KERNEL(test_layout_bounded, layout_bounded)
 #endif

@@ -4,6 +4,9 @@
 #pragma once
 #include "../../backends/gpu/gpu_device.h"
 #include "../../backends/gpu/gpu_mma.h"
+#if GPU_WAVE == 64
+#include "../../backends/gpu/gpu_mfma.h"
+#endif
 
 // A[i][k] = 16 i + k, for i >= 16 its negative: exact in both types. B picks M columns of A, from `shift` on.
 template <class E> GPU_FN E layout_a(int i, int k)
@@ -37,6 +40,74 @@ template <class E, int SIZE> struct layout_mfma {
         tile::mma(d, x, reinterpret_cast<typename tile::bk &>(y));
         for (int e = 0; e < tile::acc::n; e++)
             gpu_write<float>(a.y, 0, 0, l, e, (float)d.x(e));
+    }
+};
+
+// Row of D that row i of the second product picks.
+GPU_FN int layout_pick(int i, int k)
+{
+    return (i * 7 + 3) % k;
+}
+// Results as the B operand of a second product: D' = A'·D, where A' has a one in each row and its columns in the order of
+// gpu_mfma::place(). K rows of D: one tile of 32 rows (of which the first 16), or two of 16.
+template <class E, int SIZE> struct layout_mfma_chain {
+    using args = gpu_softmax_args;
+    using mfma = gpu_mfma<E, SIZE>;
+    static constexpr int threads = 64, blocks = 1, tile_q = SIZE, tile_k = mfma::K;
+    struct shared {
+    };
+    static GPU_FN void run(const args &a, shared &, int64_t)
+    {
+        const int column = mfma::column(), group = mfma::group();
+        gpu_vec<E, 8> x, y, pick;
+        typename mfma::acc d[2], out;
+        for (int t = 0; t < 2; t++) {
+            for (int e = 0; e < 8; e++) {
+                const int k = group * 8 + e;
+                x[e] = layout_a<E>(column + 16 * t, k), y[e] = layout_b<E>(k, column, 0);
+            }
+            mfma::zero(d[t]);
+            mfma::mma(d[t], x, y);
+        }
+        gpu_packed b;
+        for (int j = 0; j < 4; j++) {
+            const int r = SIZE == 32 ? 2 * j : j % 2 * 2;
+            const auto &from = d[SIZE == 32 ? 0 : j / 2];
+            const gpu_vec<E, 2> two = gpu_from_floats<E>(gpu_vec<float, 2>{{from.v[r], from.v[r + 1]}});
+            b[j] = __builtin_bit_cast(uint32_t, two);
+        }
+        for (int k = 0; k < mfma::K; k++)
+            if (mfma::place(k) / 8 == group)
+                pick[mfma::place(k) % 8] = gpu_from_float<E>(k == layout_pick(column, mfma::K) ? 1.f : 0.f);
+        mfma::zero(out);
+        mfma::mma(out, pick, b);
+        for (int e = 0; e < mfma::n; e++)
+            gpu_write<float>(a.y, 0, 0, gpu_lane(), e, (float)out.v[e]);
+    }
+};
+
+// Loads through a descriptor of 10 rows, of 16 bytes in the lane's row and three rows below: zeros outside, which nobody judges.
+// A quarter of the lanes stands past the last column. Then what waves exchange: columns 16...19 of y.
+struct layout_bounded {
+    using args = gpu_softmax_args;
+    static constexpr int threads = 64, blocks = 1, tile_q = 16, tile_k = 16;
+    struct shared {
+    };
+    static GPU_FN void run(const args &a, shared &, int64_t)
+    {
+        const int l = gpu_lane();
+        const gpu_bounded<const gpu_half> rows(gpu_rows<const gpu_half>(a.x, 0, 0), 10);
+        const auto at = rows.place(l % 16, l / 16 == 3 ? 64 : l / 16 * 24);
+        for (int part = 0; part < 2; part++) {
+            const auto v = __builtin_bit_cast(gpu_vec<gpu_half, 8>, gpu_load_bounded<8>(rows, at, 3 * part));
+            for (int e = 0; e < 8; e++)
+                gpu_write<float>(a.y, 0, 0, l, 8 * part + e, gpu_to_float(v[e]));
+        }
+        const uint32_t low = 0x10001u * l, high = 0x10000u * (l + 1) + l;
+        gpu_write<float>(a.y, 0, 0, l, 16, (float)gpu_of_lane(3 * l, 37));
+        gpu_write<float>(a.y, 0, 0, l, 17, (float)(gpu_wave_ballot(l % 5 == 0) >> l & 1));
+        gpu_write<float>(a.y, 0, 0, l, 18, (float)(gpu_pick(low, high, false) >> 16));
+        gpu_write<float>(a.y, 0, 0, l, 19, (float)(gpu_pick(low, high, true) >> 16));
     }
 };
 #else
