@@ -250,8 +250,8 @@ template <class E, int SIZE> struct gpu_tile {
     }
     static GPU_FN void mma(acc &d, const a &x, const a &y)
     {
-#if defined(__gfx950__)
         constexpr bool half = __is_same(E, gpu_half);
+#if defined(__gfx950__)
         if constexpr (half && M == 16)
             d.v = __builtin_amdgcn_mfma_f32_16x16x32_f16(cast<h8>(x), cast<h8>(y), d.v, 0, 0, 0);
         else if constexpr (half)
@@ -261,18 +261,39 @@ template <class E, int SIZE> struct gpu_tile {
         else
             d.v = __builtin_amdgcn_mfma_f32_32x32x16_bf16(cast<b8>(x), cast<b8>(y), d.v, 0, 0, 0);
 #else
-        for (int h = 0; h < 2; h++)
-            mma_half(d, x, y, h);
+        for (int h = 0; h < 2; h++) {
+            if constexpr (half && M == 16)
+                d.v = __builtin_amdgcn_mfma_f32_16x16x16f16(part<h4>(x, h), part<h4>(y, h), d.v, 0, 0, 0);
+            else if constexpr (half)
+                d.v = __builtin_amdgcn_mfma_f32_32x32x8f16(part<h4>(x, h), part<h4>(y, h), d.v, 0, 0, 0);
+            else if constexpr (M == 16)
+                d.v = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);
+            else
+                d.v = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);
+        }
 #endif
     }
+
+    // One of the two instructions where mma() has two: the products of elements 4h...4h + 3. gfx90a's of fp16 take subnormals
+    // for zero, so it has the fp32 ones.
     static GPU_FN void mma_half(acc &d, const a &x, const a &y, int h)
     {
-        constexpr bool half = __is_same(E, gpu_half);
-        if constexpr (half && M == 16)
-            d.v = __builtin_amdgcn_mfma_f32_16x16x16f16(part<h4>(x, h), part<h4>(y, h), d.v, 0, 0, 0);
-        else if constexpr (half)
-            d.v = __builtin_amdgcn_mfma_f32_32x32x8f16(part<h4>(x, h), part<h4>(y, h), d.v, 0, 0, 0);
-        else if constexpr (M == 16)
+        if constexpr (__is_same(E, gpu_half)) {
+#if defined(__gfx90a__)
+            for (int e = 4 * h; e < 4 * h + 4; e++) {
+                const float u = gpu_to_float(x.v[e]), w = gpu_to_float(y.v[e]);
+                if constexpr (M == 16)
+                    d.v = __builtin_amdgcn_mfma_f32_16x16x4f32(u, w, d.v, 0, 0, 0);
+                else
+                    d.v = __builtin_amdgcn_mfma_f32_32x32x2f32(u, w, d.v, 0, 0, 0);
+            }
+#else
+            if constexpr (M == 16)
+                d.v = __builtin_amdgcn_mfma_f32_16x16x16f16(part<h4>(x, h), part<h4>(y, h), d.v, 0, 0, 0);
+            else
+                d.v = __builtin_amdgcn_mfma_f32_32x32x8f16(part<h4>(x, h), part<h4>(y, h), d.v, 0, 0, 0);
+#endif
+        } else if constexpr (M == 16)
             d.v = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);
         else
             d.v = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);

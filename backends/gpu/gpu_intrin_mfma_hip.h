@@ -76,23 +76,25 @@ GPU_FN uint64_t gpu_wave_ballot(bool x)
 {
     return __builtin_amdgcn_ballot_w64(x);
 }
-template <int N> GPU_FN void gpu_priority()
+// Statements for the device only: the host side of the compiler knows no vector registers.
+#ifdef __HIP_DEVICE_COMPILE__
+#define GPU_DEVICE_ASM(...) asm volatile("" : __VA_ARGS__)
+#else
+#define GPU_DEVICE_ASM(...) (void)0
+#endif
+template <class T> GPU_FN void gpu_keep([[maybe_unused]] T &x)
 {
-    __builtin_amdgcn_s_setprio(N);
-}
-template <class T> GPU_FN void gpu_keep(T &x)
-{
-    asm volatile("" : "+v"(x));
+    GPU_DEVICE_ASM("+v"(x));
 }
 template <class A> GPU_FN const A &gpu_reload(const A &)
 {
     auto p = (const __attribute__((address_space(4))) A *)__builtin_amdgcn_kernarg_segment_ptr();
-    asm volatile("" : "+s"(p));
+    GPU_DEVICE_ASM("+s"(p));
     return *(const A *)p;
 }
 GPU_FN int gpu_own(int i)
 {
-    asm volatile("" : "+v"(i));
+    GPU_DEVICE_ASM("+v"(i));
     return i;
 }
 GPU_FN void gpu_fence()
@@ -111,6 +113,14 @@ GPU_FN float gpu_most(float a, float x, float y)
 #else
 #define GPU_MFMA_PARTS 2
 #endif
+template <class E> constexpr bool gpu_mfma_fast()
+{
+#if defined(__gfx90a__)
+    return !__is_same(E, gpu_half); // gpu_tile::mma_half
+#else
+    return true;
+#endif
+}
 template <int PART, class TILE>
 GPU_FN void gpu_mfma_part(typename TILE::acc &d, const typename TILE::a &a, const typename TILE::bk &b)
 {

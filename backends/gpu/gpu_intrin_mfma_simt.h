@@ -85,9 +85,6 @@ template <class T> GPU_FN T gpu_uniform(T x GPU_AT)
     simt_arrive(&op);
     return x;
 }
-template <int N> GPU_FN void gpu_priority()
-{
-}
 template <class T> GPU_FN void gpu_keep(T &)
 {
 }
@@ -108,6 +105,10 @@ GPU_FN float gpu_most(float a, float x, float y)
 }
 // As on gfx950: its results are those of the two halves but for rounding.
 #define GPU_MFMA_PARTS 1
+template <class E> constexpr bool gpu_mfma_fast()
+{
+    return true;
+}
 template <int, class TILE>
 GPU_FN void gpu_mfma_part(typename TILE::acc &d, const typename TILE::a &a, const typename TILE::bk &b GPU_AT)
 {

@@ -20,12 +20,12 @@
 //   gpu_of_lane(x, lane)                     x of a lane, the same in all
 //   gpu_wave_ballot(bool)                    a bit per lane
 //   gpu_uniform(x)                           x, which is the same in all lanes: said so, for scalar registers
-//   gpu_priority<N>()                        of this wave among those of its SIMD, 0...3
 //   gpu_keep(x)                              x has been computed here
 //   gpu_reload(args)                         the kernel's arguments, to be read anew: else what came from them is kept in registers
 //   gpu_own(i)                               i, computed here every time: what follows from it is not kept from item to item
 //   gpu_fence()                              the compiler's schedule moves nothing across
 //   gpu_most(a, x, y)                        the largest number of the three; a is one
+//   gpu_mfma_fast<E>()                       whether 16-bit operands go to the matrix unit as they are
 //   GPU_MFMA_PARTS, gpu_mfma_part<PART>(d, a, b)  instructions that D += A B is made of, and one of them
 #pragma once
 #include "gpu_swizzled.h"
@@ -77,6 +77,7 @@ template <class E, int SIZE> struct gpu_mfma {
     }
     // For kernels that weave their instructions: all parts, in order, are mma().
     static constexpr int PARTS = GPU_MFMA_PARTS;
+    static constexpr bool fast = gpu_mfma_fast<E>(); // or it takes so long that weaving gains nothing
     template <int PART, class A, class B> static GPU_FN void mma_part(acc &d, const A &a, const B &b GPU_AT)
     {
         static_assert(sizeof a == 16 && sizeof b == 16 && PART < PARTS, "8 elements");

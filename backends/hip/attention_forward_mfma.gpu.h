@@ -145,6 +145,9 @@ struct attention_forward_mfma {
                          tile_q = BR, tile_k = BC;
     static constexpr int NT = BC / 32, ND = D / 32, DEPTH = mfma::K, R = mfma::n;
     static constexpr int SLOTS = CAREFUL ? MFMA_SLOTS_CAREFUL : MFMA_SLOTS;
+    // A step loads its own tiles: careful passes, and where the registers of two steps are too many.
+    static constexpr bool SIMPLE = CAREFUL || (GENERAL && D > 128);
+    static constexpr bool WOVEN = !GENERAL && mfma::fast;
     static constexpr bool HALF = __is_same(E, gpu_half);
     static constexpr float LAG = 8.f;
     using careful = attention_forward_mfma<E, D, BC, WAVES, 1, 1, true, true>;
@@ -250,21 +253,25 @@ struct attention_forward_mfma {
             copy.issue(to, from, k0, n, cols, at.aligned);
     }
 
-    // Careful passes: an element at a time, so that they need no registers.
+    // Where registers are short: a piece at a time, nothing on its way.
     template <class PUT>
-    static GPU_FN void fetch_slowly(const place &at, const gpu_run_rows<E> &from, const kiln_view &view, int cols,
-                                    int k0, int limit, PUT put)
+    static GPU_FN void fetch(const place &at, const gpu_run_rows<E> &from, const kiln_view &view, int cols, int k0,
+                             int limit, PUT put)
     {
 #pragma unroll 1
-        for (int u = at.thread; u < BC * D; u += threads) {
-            const int key = k0 + u / D, column = u % D;
-            E e = {};
+        for (int u = at.thread; u < BC * D / 8; u += threads) {
+            const int key = k0 + u / (D / 8), column = u % (D / 8) * 8;
+            gpu_vec<E, 8> piece = {};
             if (key < limit && column < cols) {
                 const gpu_rows<const E> source = at.paged ? gpu_page_rows<E>(at.c, view).from(key) : from.from(key);
-                if (source.rows > 0)
-                    e = gpu_load<1>(source, 0, column)[0];
+                if (source.rows > 0) {
+                    if (at.aligned)
+                        piece = gpu_load<8>(source, 0, column);
+                    else
+                        piece = gpu_row_copy<E, BC, D, threads>::pick(source, 0, column, cols);
+                }
             }
-            put(u / D, column, e);
+            put(u / (D / 8), column, piece);
         }
     }
 
@@ -332,22 +339,29 @@ struct attention_forward_mfma {
                 hide(at, x, step);
         };
 
-        if constexpr (CAREFUL) {
+        if constexpr (SIMPLE) {
 #pragma unroll 1
             for (int step = begin; step < end; step++) {
                 gpu_block_barrier();
-                fetch_slowly(at, k, p.k, (int)p.d, step * BC, limit,
-                             [&](int key, int column, E e) { gpu_store<1>(sh.k[0], key, column, gpu_vec<E, 1>{e}); });
-                fetch_slowly(at, v, p.v, (int)p.d_v, step * BC, limit,
-                             [&](int key, int column, E e) { gpu_store<1>(sh.v[0], column, key, gpu_vec<E, 1>{e}); });
+                fetch(at, k, p.k, (int)p.d, step * BC, limit, [&](int key, int column, const gpu_vec<E, 8> &piece) {
+                    gpu_store<8>(sh.k[0], key, column, piece);
+                });
+                fetch(at, v, p.v, (int)p.d_v, step * BC, limit, [&](int key, int column, const gpu_vec<E, 8> &piece) {
+#pragma unroll
+                    for (int e = 0; e < 8; e++)
+                        gpu_store<1>(sh.v[0], column + e, key, gpu_vec<E, 1>{piece[e]});
+                });
                 gpu_block_barrier();
                 scores x;
                 products(at, sh.k[0], q, x);
                 settle(x, step);
                 scores y;
                 weigh(me, x, y, mult, shift, pass == 2);
-                rewrite_weights(sh, at, y, step);
-                gpu_take_out<threads>(sh.book, reader{sh.v[0]}, [&](bool found) { return any_of(sh.votes, found); });
+                if (CAREFUL || p.dropout_threshold < 256)
+                    rewrite_weights(sh, at, y, step);
+                if constexpr (CAREFUL)
+                    gpu_take_out<threads>(sh.book, reader{sh.v[0]},
+                                          [&](bool found) { return any_of(sh.votes, found); });
                 accumulate(at, sh.v[0], me, y);
             }
         } else if (begin < end) {
@@ -375,12 +389,13 @@ struct attention_forward_mfma {
                 load_v(next_v, step + 1);
                 if constexpr (STAGES == 2)
                     load_k(next_k, step + 2);
-                if constexpr (GENERAL) {
+                if constexpr (!WOVEN) {
                     products(at, k_next, q, next);
                     scores weights;
                     weigh(me, now, weights, mult, shift, false);
-                    if (p.dropout_threshold < 256)
-                        rewrite_weights(sh, at, weights, step);
+                    if constexpr (GENERAL)
+                        if (p.dropout_threshold < 256)
+                            rewrite_weights(sh, at, weights, step);
                     if constexpr (STAGES == 1)
                         change();
                     accumulate(at, v_now, me, weights);

@@ -29,13 +29,15 @@ DEVICES = {
     "gfx950": ("MI355X", 256, 2400, "peak clock"),
 }
 MFMA = {  # cycles in the matrix unit
-    "gfx90a": {"32x32x8": 64, "16x16x16": 32},
+    "gfx90a": {"32x32x8": 64, "16x16x16": 32, "32x32x2": 64, "16x16x4": 32},
     "gfx942": {"32x32x8": 32, "16x16x16": 16},
     "gfx950": {"32x32x8": 32, "16x16x16": 16, "32x32x16": 32, "16x16x32": 16},
 }
 EXP = {"gfx90a": 16, "gfx942": 16, "gfx950": 8}  # a quarter of the rate; gfx950: half
-LDS_BYTES, LDS_LATENCY = 128, 128  # a clock of a compute unit; cycles to the first result
+LDS_BYTES = {"gfx90a": 128, "gfx942": 128, "gfx950": 256}  # a clock of a compute unit: 32 banks; gfx950 64 for wide reads
+LDS_LATENCY = 128  # cycles to the first result
 L2_BYTES, L2_LATENCY = 64, 700
+OPTIONS = argparse.Namespace(lds_bytes=None)
 MFMA_TO_VALU, BARRIER, SIMDS = 8, 24, 4
 PACKED = re.compile(r"v_pk_(fma|mul|add)_f32")  # does not run beside MFMA
 EXPONENTIAL = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_")
@@ -163,10 +165,14 @@ def sums(code, arch, waves):
         elif i.kind == "valu":
             unit["vector unit"] += 4
         elif i.kind == "lds":
-            unit["LDS"] += i.bytes() / LDS_BYTES * SIMDS
+            unit["LDS"] += i.bytes() / lds_bytes(arch) * SIMDS
         elif i.kind == "memory":
             unit["global memory"] += i.bytes() / L2_BYTES * SIMDS
     return {k: v * waves for k, v in unit.items()}
+
+
+def lds_bytes(arch):
+    return OPTIONS.lds_bytes or LDS_BYTES[arch]
 
 
 class Wave:
@@ -229,8 +235,8 @@ def schedule(code, arch, waves, rounds=16):
                 w.ready[r] = (t + c + (4 if i.kind == "exp" else 0), "valu")
         elif i.kind == "lds":
             start = max(t, unit["lds"])
-            unit["lds"] = start + i.bytes() / LDS_BYTES * SIMDS
-            w.lds.append(unit["lds"] + LDS_LATENCY - i.bytes() / LDS_BYTES * SIMDS)
+            unit["lds"] = start + i.bytes() / lds_bytes(arch) * SIMDS
+            w.lds.append(unit["lds"] + LDS_LATENCY - i.bytes() / lds_bytes(arch) * SIMDS)
         elif i.kind == "memory":
             start = max(t, unit["memory"])
             unit["memory"] = start + i.bytes() / L2_BYTES * SIMDS
@@ -268,8 +274,10 @@ def main():
     p.add_argument("--kernel", required=True)
     p.add_argument("--objdump", default="llvm-objdump-22")
     p.add_argument("--readelf", default="llvm-readelf-22")
+    p.add_argument("--lds-bytes", type=int, help="a clock of a compute unit, instead of the published figure")
     p.add_argument("--listing", action="store_true", help="print the round that is modelled")
-    a = p.parse_args()
+    global OPTIONS
+    OPTIONS = a = p.parse_args()
     run = lambda *c: subprocess.run(c, check=True, capture_output=True, text=True).stdout
     code = parse(run(a.objdump, "-d", f"--mcpu={a.arch}", a.object), a.kernel)
     notes = notes_of(run(a.readelf, "--notes", a.object), a.kernel)
