@@ -9,6 +9,7 @@ extern const gpu_method GPU_NAME(gpu_softmax_online), GPU_NAME(gpu_softmax_three
 extern const gpu_method GPU_NAME(gpu_attention_forward_wgmma), GPU_NAME(gpu_attention_forward_mma);
 extern const gpu_method GPU_NAME(gpu_attention_forward_flash2), GPU_NAME(gpu_attention_forward_naive);
 extern const gpu_method GPU_NAME(gpu_attention_forward_flash2_fma);
+extern const gpu_method GPU_NAME(gpu_attention_forward_flash1);
 extern const gpu_method GPU_NAME(gpu_attention_forward_tiled), GPU_NAME(gpu_attention_forward_tiled_unpadded);
 extern const gpu_method GPU_NAME(gpu_attention_forward_splitkv), GPU_NAME(gpu_attention_merge);
 extern const gpu_method GPU_NAME(gpu_attention_backward_wgmma);
@@ -26,6 +27,7 @@ const gpu_method *const GPU_NAME(gpu_methods)[] = {
     &GPU_NAME(gpu_attention_forward_mma),
     &GPU_NAME(gpu_attention_forward_flash2),
     &GPU_NAME(gpu_attention_forward_flash2_fma),
+    &GPU_NAME(gpu_attention_forward_flash1),
     &GPU_NAME(gpu_attention_forward_tiled),
     &GPU_NAME(gpu_attention_forward_tiled_unpadded),
     &GPU_NAME(gpu_attention_forward_naive),

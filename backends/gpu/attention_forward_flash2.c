@@ -66,18 +66,22 @@ static const gpu_kernel *kernel(const gpu_device *device, const kiln_problem *pr
 static kiln_status run(const gpu_device *device, const kiln_problem *problem, void *workspace, kiln_stream stream)
 {
     const kiln_attention_problem *p = &problem->attention;
-    const bool plain = attention_is_plain(p) && attention_is_aligned(p);
+    const bool plain =
+        attention_is_plain(p) && attention_is_aligned(p) && attention_has_aligned_rows(&p->o) && p->o.type == p->q.type;
     const gpu_kernel *k = kernel_of(p, !plain);
     const gpu_attention_args a = attention_args(p, k->tile_q, 1);
     (void)workspace;
     return gpu_launch(device, k, &a, gpu_max_blocks(p->max_sms), stream);
 }
 
+/* The largest weight of an fp16 row is at least 2^11, not 2^15, so its smallest ones lie 2^36 below. */
 static void numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
 {
     const kiln_attention_problem *p = &problem->attention;
     (void)device;
     *numerics = attention_numerics(true, p->q.type, kernel_of(p, true)->tile_k);
+    if (p->q.type == KILN_FLOAT16)
+        numerics->p_floor = 0x1p-36;
 }
 
 const gpu_method GPU_NAME(gpu_attention_forward_flash2) = {

@@ -250,6 +250,9 @@ template <class E> struct gpu_page_rows {
 };
 template <class E> struct gpu_run_rows : gpu_rows<const E> {
     static constexpr bool paged = false;
+    GPU_FN explicit gpu_run_rows(const gpu_rows<const E> &rows) : gpu_rows<const E>(rows)
+    {
+    }
     GPU_FN gpu_run_rows(const kiln_view &v, int64_t b, int64_t h, int64_t first, int64_t n)
         : gpu_rows<const E>(gpu_rows<const E>(v, b, h).slice(first, n))
     {
@@ -322,20 +325,8 @@ template <class E, int ROWS, int COLS, int THREADS, bool TRANSPOSE = false> stru
                     const gpu_rows<const E> source = from.from(want ? row0 + row(s) : row0);
                     gpu_copy_async<V>(to, row(s), col(s), source, 0, want && source.rows > 0 GPU_LINE);
                 }
-            } else if constexpr (direct) {
-                const gpu_rows<const E> source = from.from(row0 + row(0));
-                if (rows >= ROWS) { // a whole tile, as nearly all are: nothing to compare
-#pragma unroll
-                    for (int s = 0; s < STEPS; s++)
-                        if (mine(s))
-                            gpu_copy_async<V>(to, row(s), col(s), source, s * DOWN, col(s) < cols GPU_LINE);
-                } else
-#pragma unroll
-                    for (int s = 0; s < STEPS; s++)
-                        if (mine(s))
-                            gpu_copy_async<V>(to, row(s), col(s), source, s * DOWN,
-                                              row(s) < rows && col(s) < cols GPU_LINE);
-            }
+            } else if constexpr (direct)
+                issue_near(to, from.from(row0 + row(0)), rows, cols GPU_LINE);
         } else if constexpr (direct) {
 #pragma unroll 1
             for (int s = 0; s < STEPS; s++) {
@@ -363,6 +354,20 @@ template <class E, int ROWS, int COLS, int THREADS, bool TRANSPOSE = false> stru
                     held[s * PER + p] = v;
                 }
         }
+    }
+    // The same where copies are direct, from aligned rows of one run; source: the rows from this thread's first on.
+    template <class A> static GPU_FN void issue_near(A &to, const gpu_rows<const E> &source, int rows, int cols GPU_AT)
+    {
+        if (rows >= ROWS) { // a whole tile, as nearly all are: nothing to compare
+#pragma unroll
+            for (int s = 0; s < STEPS; s++)
+                if (mine(s))
+                    gpu_copy_async<V>(to, row(s), col(s), source, s * DOWN, col(s) < cols GPU_LINE);
+        } else
+#pragma unroll
+            for (int s = 0; s < STEPS; s++)
+                if (mine(s))
+                    gpu_copy_async<V>(to, row(s), col(s), source, s * DOWN, row(s) < rows && col(s) < cols GPU_LINE);
     }
     template <class A> GPU_FN void land(A &to GPU_AT)
     {

@@ -7,16 +7,20 @@
 // A kernel is a struct K with: args (a C struct of gpu_kernel.h, which begins with `items`), shared (a struct of gpu_array,
 // all of its shared memory), threads, blocks (that a multiprocessor should hold), tile_q, tile_k, and
 // run(const args &, shared &, int64_t item). GPU_KERNEL(symbol, K) makes the entry point, which runs the items that are the
-// block's with a block barrier between them, and symbol_info.
+// block's with a block barrier between them, and symbol_info. A run() that returns bool says that something is left to do
+// (all threads the same): then rest(const args &, shared &, int64_t item) is called for all items of the block, after the
+// last. What is rare stands there, apart from the loops that must be fast: in or under them it would cost them registers.
 //
 // Supplied by the target's file:
 //   GPU_WAVE GPU_TILE_MAX GPU_ASYNC  lanes in a wave; largest M of a tile; whether copies bypass registers
 //   gpu_thread gpu_block gpu_blocks gpu_lane gpu_wave_id
 //   gpu_atomic_or(uint32_t *, bits)  relaxed, on global memory
+//   gpu_next_item                  between the items of a block: a block barrier; nothing in shared memory is kept
 //   gpu_block_any(bool)            whether it holds for any thread of the block; a block barrier too
 //   gpu_wave_any(bool)             whether it holds for any lane of the wave
 //   gpu_block_barrier              all threads of the block; orders their shared memory
 //   gpu_wave_barrier               all lanes of the wave; orders their shared memory. A shuffle does not.
+//   gpu_wave_any(bool)             whether it holds for any lane
 //   gpu_shfl_xor<MASK>(float)      the mask is a constant: AMD has it in the instruction
 //   gpu_exp2 gpu_log2 gpu_rcp gpu_max gpu_fma gpu_product (a product that is not fused with a sum)
 //   gpu_to_float(E), gpu_from_float<E>(float), gpu_from_floats<E>(gpu_vec<float, N>)
@@ -147,6 +151,25 @@ template <class T, int ROWS, int COLS, int PAD = 0> struct alignas(32) gpu_array
 #else
 #include "gpu_intrin_simt.h"
 #endif
+
+// ---- the body of an entry point ----
+template <class K> GPU_FN void gpu_run_items(const typename K::args &a, typename K::shared &shared)
+{
+    bool left = false;
+    for (int64_t item = gpu_block(); item < a.items; item += gpu_blocks()) {
+        if (item != gpu_block())
+            gpu_next_item();
+        if constexpr (__is_same(decltype(K::run(a, shared, item)), bool))
+            left |= K::run(a, shared, item);
+        else
+            K::run(a, shared, item);
+    }
+    if constexpr (__is_same(decltype(K::run(a, shared, 0)), bool))
+        for (int64_t item = gpu_block(); left && item < a.items; item += gpu_blocks()) {
+            gpu_next_item();
+            K::rest(a, shared, item);
+        }
+}
 
 // ---- loads and stores of N elements, naturally aligned ----
 template <int N, class T> GPU_FN auto gpu_load(const gpu_rows<T> &m, int r, int c GPU_AT)

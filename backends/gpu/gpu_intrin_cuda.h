@@ -57,9 +57,17 @@ GPU_FN void gpu_block_barrier()
 {
     __syncthreads();
 }
+GPU_FN void gpu_next_item()
+{
+    __syncthreads();
+}
 GPU_FN void gpu_wave_barrier()
 {
     __syncwarp();
+}
+GPU_FN bool gpu_wave_any(bool x)
+{
+    return __any_sync(0xffffffffu, x);
 }
 template <int MASK> GPU_FN float gpu_shfl_xor(float x)
 {
@@ -250,39 +258,64 @@ template <class E, int SIZE> struct gpu_tile {
             return f.x[i];
         }
     };
-    // nvcc turns a bf16 load into a dozen generic 4-byte ones and a transposition, an fp16 load into one ldmatrix. The
-    // registers are the same: a 16-bit fragment's first four hold what the instruction of either type wants, in its order.
-    template <class USE, class L, class A> static GPU_FN void load(fragment<USE, T, L> &f, A &m, int r, int c)
+    // Loads and stores are written out where WMMA's own take registers and two instructions an access for addresses (nvcc
+    // folds no constant into them), and for bf16 a dozen generic loads and a transposition. A fragment's first registers are
+    // those of mma.m16n8k16 (gpu_mma.h), of two neighbouring tiles of 8 columns for B and the accumulator: what ldmatrix
+    // gives, on sm_80 and newer. fp16 fragments hold them twice.
+    template <bool TRANS, class F, class A> static GPU_FN void load(F &f, A &m, int r, int c, int lane_r, int lane_c)
     {
-        fragment<USE, __half, L> h;
-        nvcuda::wmma::load_matrix_sync(h, (const __half *)m.at(r, c), A::pitch);
-        if constexpr (__is_same(E, gpu_half))
-            f = h;
+        uint32_t p = (uint32_t)__cvta_generic_to_shared(m.at(lane_r, lane_c)), x[4];
+        asm volatile("" : "+r"(p)); // or a loop keeps an address for every constant below in a register of its own
+        p += (r * A::pitch + c) * (int)sizeof(E);
+        if constexpr (TRANS)
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                         : "r"(p)
+                         : "memory");
         else
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                         : "r"(p)
+                         : "memory");
 #pragma unroll
-            for (int i = 0; i < f.num_elements; i++)
-                f.x[i] = __ushort_as_bfloat16(__half_as_ushort(h.x[i]));
+        for (int i = 0; i < f.num_elements / 2; i++)
+            ((uint32_t *)f.x)[i] = x[i % 4]; // as WMMA's own mma_sync reads them
     }
     template <class A> static GPU_FN void load_a(a &f, A &m, int r, int c)
     {
-        load(f, m, r, c);
+        load<false>(f, m, r, c, gpu_lane() % 16, gpu_lane() / 16 * 8);
     }
+    // By WMMA, as fp16 for both types: the addresses keep ptxas from fetching so many operands ahead that accumulators
+    // must leave the registers (flash2 at d = 128; tests/cuda/spills.sh watches it).
     template <class A> static GPU_FN void load_bk(bk &f, A &m, int r, int c)
     {
-        load(f, m, r, c);
+        fragment<nvcuda::wmma::matrix_b, __half, nvcuda::wmma::col_major> h;
+        nvcuda::wmma::load_matrix_sync(h, (const __half *)m.at(r, c), A::pitch);
+#pragma unroll
+        for (int i = 0; i < f.num_elements / 2; i++)
+            ((uint32_t *)f.x)[i] = ((const uint32_t *)h.x)[i % 4];
     }
     template <class A> static GPU_FN void load_bn(bn &f, A &m, int r, int c)
     {
-        load(f, m, r, c);
+        load<true>(f, m, r, c, gpu_lane() % 16, gpu_lane() / 16 * 8);
     }
-    // Column-major with distance 0: one value a row.
     template <class A> static GPU_FN void load_rows(acc &d, A &m, int r, int c)
     {
-        nvcuda::wmma::load_matrix_sync(d.f, m.at(r, c), 0, nvcuda::wmma::mem_col_major);
+        const float lo = *m.at(r, c + gpu_lane() / 4), hi = *m.at(r, c + gpu_lane() / 4 + 8);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            d.f.x[i] = i % 4 < 2 ? lo : hi;
     }
     template <class A> static GPU_FN void store(A &m, int r, int c, const acc &d)
     {
-        nvcuda::wmma::store_matrix_sync(m.at(r, c), d.f, A::pitch, nvcuda::wmma::mem_row_major);
+        uint32_t p = (uint32_t)__cvta_generic_to_shared(m.at(gpu_lane() / 4, gpu_lane() % 4 * 2));
+        asm volatile("" : "+r"(p));
+        p += (r * A::pitch + c) * (int)sizeof(float);
+#pragma unroll
+        for (int i = 0; i < 8; i += 2)
+            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(p + (i % 4 / 2 * 8 * A::pitch + i / 4 * 8) * 4),
+                         "f"(d.f.x[i]), "f"(d.f.x[i + 1])
+                         : "memory");
     }
     static GPU_FN void zero(acc &d)
     {
@@ -311,10 +344,6 @@ template <class E, int SIZE> struct gpu_tile {
     {                                                                                                                  \
         static_assert(sizeof(a) <= 4096, "parameters of a kernel");                                                    \
         extern __shared__ __align__(128) unsigned char gpu_arena[];                                                    \
-        for (int64_t item = blockIdx.x; item < a.items; item += gridDim.x) {                                           \
-            if (item != blockIdx.x)                                                                                    \
-                __syncthreads();                                                                                       \
-            __VA_ARGS__::run(a, *(__VA_ARGS__::shared *)gpu_arena, item);                                              \
-        }                                                                                                              \
+        gpu_run_items<__VA_ARGS__>(a, *(__VA_ARGS__::shared *)gpu_arena);                                              \
     }                                                                                                                  \
     GPU_DESCRIBE(NAME, __VA_ARGS__)

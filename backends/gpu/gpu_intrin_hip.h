@@ -35,6 +35,10 @@ GPU_FN void gpu_block_barrier()
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
+GPU_FN void gpu_next_item()
+{
+    gpu_block_barrier();
+}
 // A wave's LDS accesses execute in order: this only holds the compiler.
 GPU_FN void gpu_wave_barrier()
 {
@@ -325,9 +329,5 @@ template <class E, int SIZE> struct gpu_tile {
     {                                                                                                                  \
         static_assert(sizeof(a) <= 4096, "parameters of a kernel");                                                    \
         static __attribute__((shared)) __VA_ARGS__::shared arena;                                                      \
-        for (int64_t item = gpu_block(); item < a.items; item += gpu_blocks()) {                                       \
-            if (item != gpu_block())                                                                                   \
-                gpu_block_barrier();                                                                                   \
-            __VA_ARGS__::run(a, arena, item);                                                                          \
-        }                                                                                                              \
+        gpu_run_items<__VA_ARGS__>(a, arena);                                                                          \
     }

@@ -34,6 +34,10 @@ GPU_FN void gpu_block_barrier(GPU_HERE)
 {
     simt_block_barrier(gpu_at, "block barrier", false);
 }
+GPU_FN void gpu_next_item(GPU_HERE)
+{
+    simt_next_item(gpu_at);
+}
 GPU_FN bool gpu_block_any(bool x GPU_AT)
 {
     return simt_block_barrier(gpu_at, "block_any", x);
@@ -404,11 +408,7 @@ template <class E, int SIZE> struct gpu_tile {
         static_assert(sizeof a <= 4096, "parameters of a kernel");                                                     \
         if (!arena)                                                                                                    \
             return simt_tensors_of(a);                                                                                 \
-        for (int64_t item = gpu_block(); item < a.items; item += gpu_blocks()) {                                       \
-            if (item != gpu_block())                                                                                   \
-                simt_next_item(__builtin_source_location());                                                           \
-            __VA_ARGS__::run(a, *(__VA_ARGS__::shared *)arena, item);                                                  \
-        }                                                                                                              \
+        gpu_run_items<__VA_ARGS__>(a, *(__VA_ARGS__::shared *)arena);                                                  \
     }                                                                                                                  \
     extern "C" const gpu_kernel GPU_INFO(NAME) = {#NAME,                                                               \
                                                   (void (*)(void))NAME,                                                \
