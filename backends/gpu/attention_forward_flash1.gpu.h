@@ -34,7 +34,7 @@ template <class E, int D, int BC> struct attention_forward_flash1 {
 
     struct operands {
         gpu_array<E, SIDE, DEPTH, PAD> q;
-        gpu_array<float, SIDE, BC, 4> s; // S, then the weights; masked keys -1
+        gpu_array<float, SIDE, BC, 4> s; // S, in units of log2 from weigh() on
     };
     union passing {
         operands in;
@@ -45,9 +45,9 @@ template <class E, int D, int BC> struct attention_forward_flash1 {
         gpu_array<E, VT ? VW : BC, VT ? BC : VW, PAD> v;
         gpu_array<E, SIDE, BC, PAD> p;
         passing x;
-        gpu_array<float, SIDE, BC, 4> w; // the weights again, of a tile with non-finite values
-        gpu_array<float, 4, SIDE> row;   // alpha, factor of o, m, l
-        gpu_array<uint16_t, 1, BC> gone; // keys whose page does not exist
+        gpu_array<uint16_t, SIDE, BC> seen; // 0 masked, 1 weighs, 2 visible with weight 0
+        gpu_array<float, 2, SIDE> row;      // alpha, factor of o
+        gpu_array<uint16_t, 1, BC> gone;    // keys whose page does not exist
     };
     struct place {
         const args &a;
@@ -204,7 +204,7 @@ template <class E, int D, int BC> struct attention_forward_flash1 {
         const int64_t i = q0 + row;
         const kiln_key_range seen = row < rows ? c.window(i) : kiln_key_range{0, 0};
         float before = gpu_minus_infinity(), l = 0;
-        if (!first && row < rows) {
+        if (!first && row < rows && sub == 0) { // only this lane reads and writes them
             before = gpu_read<float>(at.a.scores, c.batch, c.head, i, 0);
             l = gpu_read<float>(at.a.scores, c.batch, c.head, i, 1);
         }
@@ -233,7 +233,7 @@ template <class E, int D, int BC> struct attention_forward_flash1 {
                 weight = in && c.visible(i, at.k0 + j) ? 0.f : -1.f;
             } else if (p.dropout_threshold < 256 && !drop.keep(c, i, at.k0 + j))
                 weight = 0;
-            gpu_store<1>(sh.w, row, j, gpu_vec<float, 1>{weight});
+            gpu_store<1>(sh.seen, row, j, gpu_vec<uint16_t, 1>{(uint16_t)(weight < 0 ? 0 : weight == 0 ? 2 : 1)});
             gpu_store<1>(sh.p, row, j, gpu_vec<E, 1>{gpu_from_float<E>(weight < 0 ? 0.f : weight * scale)});
         }
         l = gpu_fma(l, alpha, gpu_wave_sum<LPR>(sum));
@@ -339,12 +339,12 @@ template <class E, int D, int BC> struct attention_forward_flash1 {
         float sum = 0;
 #pragma unroll 1
         for (int j = 0; j < at.keys; j++) {
-            const float weight = gpu_load<1>(sh.w, r, j)[0];
-            if (weight < 0)
+            const int seen = gpu_load<1>(sh.seen, r, j)[0];
+            if (seen == 0)
                 continue;
             const float v = gpu_to_float(gpu_load<1>(naive_key<E>(at.c, at.c.p.v, at.k0 + j), 0, col)[0]);
             if (!gpu_is_finite(v))
-                sum += v * weight;
+                sum += seen == 2 ? __builtin_nanf("") : v;
         }
         return sum;
     }
