@@ -12,7 +12,8 @@
 // last. What is rare stands there, apart from the loops that must be fast: in or under them it would cost them registers.
 //
 // Supplied by the target's file:
-//   GPU_WAVE GPU_TILE_MAX GPU_ASYNC  lanes in a wave; largest M of a tile; whether copies bypass registers
+//   GPU_WAVE GPU_TILE_MAX GPU_ASYNC GPU_PACKED_MAX  lanes in a wave; largest M of a tile; whether copies bypass registers;
+//                                  whether gpu_max_packed is one instruction
 //   gpu_thread gpu_block gpu_blocks gpu_lane gpu_wave_id
 //   gpu_atomic_or(uint32_t *, bits)  relaxed, on global memory
 //   gpu_next_item                  between the items of a block: a block barrier; nothing in shared memory is kept
@@ -23,6 +24,7 @@
 //   gpu_wave_any(bool)             whether it holds for any lane
 //   gpu_shfl_xor<MASK>(float)      the mask is a constant: AMD has it in the instruction
 //   gpu_exp2 gpu_log2 gpu_rcp gpu_max gpu_fma gpu_product (a product that is not fused with a sum)
+//   gpu_max_packed<E>(uint32_t, uint32_t)  of two 16-bit numbers each, as gpu_max; where GPU_PACKED_MAX
 //   gpu_to_float(E), gpu_from_float<E>(float), gpu_from_floats<E>(gpu_vec<float, N>)
 //   gpu_move<BYTES>, gpu_put<BYTES>  2, 4, 8 or 16 bytes in one instruction; put: to global memory
 //   gpu_move_stream<BYTES>, gpu_put_stream<BYTES>  the same for data that caches need not keep

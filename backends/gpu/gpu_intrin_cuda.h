@@ -5,9 +5,10 @@
 #include <cuda_fp16.h>
 #include <mma.h>
 
-#define GPU_WAVE     32
-#define GPU_TILE_MAX 16
-#define GPU_ASYNC    1
+#define GPU_WAVE       32
+#define GPU_TILE_MAX   16
+#define GPU_ASYNC      1
+#define GPU_PACKED_MAX 1
 
 GPU_FN int gpu_thread()
 {
@@ -113,6 +114,15 @@ template <class E> GPU_FN E gpu_from_float(float x)
         return {__half_as_ushort(__float2half_rn(x))};
     else
         return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+}
+template <class E> GPU_FN uint32_t gpu_max_packed(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    if constexpr (__is_same(E, gpu_half))
+        asm("max.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    else
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
 }
 // Two a conversion.
 template <class E, int N> GPU_FN gpu_vec<E, N> gpu_from_floats(const gpu_vec<float, N> &x)

@@ -2,9 +2,10 @@
 // The dialect on AMD CDNA (gfx90a, gfx942, gfx950): clang builtins only, no HIP header, no device library.
 #pragma once
 
-#define GPU_WAVE     64
-#define GPU_TILE_MAX 32
-#define GPU_ASYNC    0
+#define GPU_WAVE       64
+#define GPU_TILE_MAX   32
+#define GPU_ASYNC      0
+#define GPU_PACKED_MAX 0
 
 GPU_FN int gpu_thread()
 {
@@ -128,6 +129,12 @@ template <class E> GPU_FN E gpu_from_float(float x)
         return {__builtin_bit_cast(uint16_t, (_Float16)x)};
     else
         return {__builtin_bit_cast(uint16_t, (__bf16)x)};
+}
+template <class E> GPU_FN uint32_t gpu_max_packed(uint32_t a, uint32_t b)
+{
+    const E lo = gpu_from_float<E>(gpu_max(gpu_to_float(E{(uint16_t)a}), gpu_to_float(E{(uint16_t)b})));
+    const E hi = gpu_from_float<E>(gpu_max(gpu_to_float(E{(uint16_t)(a >> 16)}), gpu_to_float(E{(uint16_t)(b >> 16)})));
+    return lo.bits | (uint32_t)hi.bits << 16;
 }
 template <class E, int N> GPU_FN gpu_vec<E, N> gpu_from_floats(const gpu_vec<float, N> &x)
 {

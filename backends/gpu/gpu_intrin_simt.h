@@ -4,8 +4,9 @@
 // GPU_WAVE, from the build, chooses whose rules hold: 32 NVIDIA's (WMMA, cp.async), 64 AMD's (MFMA).
 #pragma once
 
-#define GPU_TILE_MAX (GPU_WAVE == 32 ? 16 : 32)
-#define GPU_ASYNC    (GPU_WAVE == 32)
+#define GPU_TILE_MAX   (GPU_WAVE == 32 ? 16 : 32)
+#define GPU_ASYNC      (GPU_WAVE == 32)
+#define GPU_PACKED_MAX (GPU_WAVE == 32)
 
 #define GPU_HERE gpu_place gpu_at = __builtin_source_location()
 
@@ -130,6 +131,16 @@ template <class E> GPU_FN E gpu_from_float(float x)
         const uint32_t u = __builtin_bit_cast(uint32_t, x);
         return {(uint16_t)(x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16)};
     }
+}
+template <class E> GPU_FN uint32_t gpu_max_packed(uint32_t a, uint32_t b)
+{
+    uint32_t y = 0;
+    for (int i = 0; i < 32; i += 16)
+        y |= (uint32_t)gpu_from_float<E>(
+                 gpu_max(gpu_to_float(E{(uint16_t)(a >> i)}), gpu_to_float(E{(uint16_t)(b >> i)})))
+                 .bits
+             << i;
+    return y;
 }
 template <class E, int N> GPU_FN gpu_vec<E, N> gpu_from_floats(const gpu_vec<float, N> &x)
 {

@@ -50,6 +50,7 @@ typedef struct gpu_softmax_args {
     int32_t invariant; /* bits must not depend on where a row lies */
     int32_t splits;    /* blocks that share a row */
     int64_t chunk;     /* columns of a split */
+    int32_t head;      /* columns before the first 16-byte boundary, the same in all rows of x and y; -1: rows differ */
     int64_t walk;      /* most items; each takes the row groups item, item + items, ... */
     kiln_view partial; /* workspace of splits: (rows, splits, 2) fp32 */
 } gpu_softmax_args;

@@ -125,6 +125,23 @@ static void move_to(gpu_softmax_args *a, const kiln_softmax_problem *p, int64_t 
     }
 }
 
+/* gpu_softmax_args.head: rows that begin alike need not be looked at one by one. All columns, where x and y do not begin alike. */
+static int32_t head_of(const gpu_softmax_args *a)
+{
+    const kiln_view *views[] = {&a->x, a->y.type ? &a->y : &a->x};
+    int64_t head[2];
+    if (!a->x.type) /* backward */
+        return -1;
+    for (int v = 0; v < 2; v++) {
+        const int64_t element = element_size(views[v]->type);
+        for (int axis = 0; axis < INNER_AXES; axis++)
+            if (views[v]->size[axis] > 1 && views[v]->stride[axis] * element % 16 != 0)
+                return -1;
+        head[v] = (16 - (int64_t)((uintptr_t)views[v]->data % 16)) % 16 / element;
+    }
+    return (int32_t)(a->invariant || head[0] != head[1] ? a->x.size[3] : head[0]);
+}
+
 /* Launches `kernel` (then `second`, if given) for all rows, with `a->splits` items a row, or tile_q rows an item. */
 static kiln_status launch_rows(const gpu_device *device, const kiln_softmax_problem *p, gpu_softmax_args *a,
                                const gpu_kernel *kernel, const gpu_kernel *second, kiln_stream stream)
@@ -136,6 +153,7 @@ static kiln_status launch_rows(const gpu_device *device, const kiln_softmax_prob
         a->items = a->walk;
     for (int64_t i = 0; i < launches && status == KILN_OK; i++) {
         move_to(a, p, i);
+        a->head = head_of(a);
         status = gpu_launch(device, kernel, a, gpu_max_blocks(p->max_sms), stream);
         if (status == KILN_OK && second)
             status = gpu_launch(device, second, a, gpu_max_blocks(p->max_sms), stream);

@@ -137,6 +137,47 @@ struct softmax_weight {
     }
 };
 
+// The largest element of some slots, NaN left out (but not among NaN alone); GPU_PACKED_MAX: two 16-bit ones an instruction.
+template <class E, int N> GPU_FN float softmax_largest(gpu_packed (&x)[N])
+{
+    if constexpr (sizeof(E) == 2 && GPU_PACKED_MAX) {
+        uint32_t top[4] = {x[0][0], x[0][1], x[0][2], x[0][3]};
+#pragma unroll
+        for (int i = 1; i < N; i++)
+#pragma unroll
+            for (int w = 0; w < 4; w++)
+                top[w] = gpu_max_packed<E>(top[w], x[i][w]);
+        const uint32_t most = gpu_max_packed<E>(gpu_max_packed<E>(top[0], top[1]), gpu_max_packed<E>(top[2], top[3]));
+        return gpu_max(gpu_to_float(E{(uint16_t)most}), gpu_to_float(E{(uint16_t)(most >> 16)}));
+    }
+    float top = gpu_minus_infinity();
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        gpu_pin(x[i]);
+        const auto s = gpu_unpack<E>(x[i]);
+#pragma unroll
+        for (int e = 0; e < 16 / (int)sizeof(E); e++)
+            top = gpu_max(top, s[e]);
+    }
+    return top;
+}
+// The largest score.
+template <class E, int N> GPU_FN float softmax_top(gpu_packed (&x)[N], float scale)
+{
+    if (scale > 0) // that of the largest element
+        return softmax_largest<E>(x) * scale;
+    float top = gpu_minus_infinity();
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        gpu_pin(x[i]);
+        const auto s = gpu_unpack<E>(x[i]);
+#pragma unroll
+        for (int e = 0; e < 16 / (int)sizeof(E); e++)
+            top = gpu_max(top, s[e] * scale);
+    }
+    return top;
+}
+
 // The maximum of some scores s = scale·x and the sum of their weights.
 struct softmax_state {
     float m = gpu_minus_infinity(), l = 0;
@@ -149,28 +190,8 @@ struct softmax_state {
     template <class E, int N> GPU_FN void add(gpu_packed (&x)[N], float scale)
     {
         constexpr int V = 16 / sizeof(E);
-        float top = gpu_minus_infinity(), sum = 0;
-        if (scale > 0) { // the largest score is that of the largest element
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                gpu_pin(x[i]);
-                const auto s = gpu_unpack<E>(x[i]);
-#pragma unroll
-                for (int e = 0; e < V; e++)
-                    top = gpu_max(top, s[e]);
-            }
-            top *= scale;
-        } else {
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                gpu_pin(x[i]);
-                const auto s = gpu_unpack<E>(x[i]);
-#pragma unroll
-                for (int e = 0; e < V; e++)
-                    top = gpu_max(top, s[e] * scale);
-            }
-        }
-        rebase(gpu_max(m, top));
+        float sum = 0;
+        rebase(gpu_max(m, softmax_top<E>(x, scale)));
         const softmax_weight weight(scale, m);
         if (!weight.far) {
 #pragma unroll

@@ -7,6 +7,9 @@
 // shared memory: AHEAD chunks are always on their way, of this row or of the block's next ones (a block takes one row after
 // the other), each thread fetching what it will use itself, so that nobody waits for anybody. The columns before and after
 // the slots are fetched one row ahead into registers. What does not fit into CHUNKS is read twice.
+//
+// One chunk (CHUNKS = 1): its weights stay in registers, so an element costs one exponential: the maximum of the row first, then
+// weights and their sum, then a product. More: chunks join (m, l) one by one, and weights are computed again when written.
 // Bytes per row of n <= tile_k elements: n read, n written.
 #pragma once
 #include "softmax.gpu.h"
@@ -20,14 +23,10 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
         gpu_array<uint32_t, RING * VECS, threads * 4> ring;
         typename group::shared group;
     };
-    static constexpr int fit = 220 * 1024 / (int)sizeof(shared),
-                         most = (VECS > 4  ? 512
-                                 : T < 512 ? 768
-                                           : 1024) /
-                                threads,
-                         blocks = fit < 1      ? 1
-                                  : fit < most ? fit
-                                               : most;
+    // Threads of a multiprocessor: what stays in registers decides. Blocks beyond a few would only take shared memory.
+    static constexpr int hold = CHUNKS == 1 ? 512 : 1024;
+    static constexpr int fit = 220 * 1024 / (int)sizeof(shared), most = hold / threads;
+    static constexpr int blocks = fit < 1 ? 1 : fit < most ? fit : most;
     static constexpr int tile_q = ROWS, tile_k = T * VECS * CHUNKS * V;
 
     // One row, and where my block's rows go on.
@@ -39,11 +38,15 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
     {
         const bool live = r < a.rows;
         const gpu_rows<const E> row = softmax_row<const E>(a.x, r, live);
-        const int head = kiln_view_present(&a.y) ? softmax_head(row, softmax_row<const E>(a.y, r, live), a.invariant)
-                                                 : softmax_head(row, row, a.invariant);
-        place p = {softmax_slots<const E>(row, head), head, 0};
-        p.chunks = (p.x.body + T * VECS - 1) / (T * VECS);
-        p.chunks = p.chunks < 1 ? 1 : p.chunks > CHUNKS ? CHUNKS : p.chunks;
+        int head = a.head; // of all rows
+        if (head < 0)
+            head = kiln_view_present(&a.y) ? softmax_head(row, softmax_row<const E>(a.y, r, live), a.invariant)
+                                           : softmax_head(row, row, a.invariant);
+        place p = {softmax_slots<const E>(row, head), head, 1};
+        if constexpr (CHUNKS > 1) {
+            p.chunks = (p.x.body + T * VECS - 1) / (T * VECS);
+            p.chunks = p.chunks < 1 ? 1 : p.chunks > CHUNKS ? CHUNKS : p.chunks;
+        }
         return p;
     }
     static GPU_FN gpu_packed held(shared &s, int chunk, int i)
@@ -59,6 +62,110 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
             if (e < p.x.edges)
                 edge[i] = p.x.get(p.x.edge(e));
         }
+    }
+
+    // A row that stays in registers, if its body fits. The next row's place and edges are looked up under it.
+    static GPU_FN place whole_row(const args &a, shared &s, int64_t row, int64_t step, const place &now,
+                                  const E (&edge)[EDGES], E (&edge_next)[EDGES], int used)
+    {
+        const int t = gpu_thread() % T, rest = T * VECS + t;
+        const gpu_packed lowest = softmax_lowest<E>(a.scale);
+        gpu_packed x[VECS];
+#pragma unroll
+        for (int i = 0; i < VECS; i++)
+            x[i] = i * T + t < now.x.body ? held(s, used, i) : lowest;
+        float top = softmax_top<E>(x, a.scale);
+        softmax_state me; // first of what is not in registers
+#pragma unroll
+        for (int i = 0; i < EDGES; i++)
+            if (t + i * T < now.x.edges)
+                top = gpu_max(top, gpu_to_float(edge[i]) * a.scale);
+#pragma unroll 1
+        for (int i = t + EDGES * T; i < now.x.edges; i += T)
+            me.add(gpu_to_float(now.x.get(now.x.edge(i))), a.scale);
+#pragma unroll 1
+        for (int k = rest; k < now.x.body; k += T) { // a row longer than the kernel is for
+            gpu_packed one[1];
+            now.x.template load<false>(one, k, T, lowest);
+            me.add<E>(one, a.scale);
+        }
+        const place after = place_of(a, row + step);
+        if (row + step < a.rows)
+            fetch_edges(after, edge_next);
+
+        me.rebase(group::max(gpu_max(me.m, top), s.group, 0));
+        const softmax_weight weight(a.scale, me.m);
+        float w[VECS][V], we[EDGES], sums[2] = {};
+        if (!weight.far) {
+#pragma unroll
+            for (int i = 0; i < VECS; i++)
+                weigh(x[i], w[i], sums, i * T < now.x.body, [&](float y) { return weight.near(y); });
+        } else {
+#pragma unroll
+            for (int i = 0; i < VECS; i++)
+                weigh(x[i], w[i], sums, i * T < now.x.body, weight);
+        }
+#pragma unroll
+        for (int i = 0; i < EDGES; i++) {
+            we[i] = t + i * T < now.x.edges ? weight(gpu_to_float(edge[i])) : 0.f;
+            me.l += we[i];
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            me.l += sums[e];
+        me.l = group::sum(me.l, s.group, 1);
+
+        const bool live = row < a.rows;
+        if (t == 0 && live && kiln_view_present(&a.lse))
+            softmax_slots<float>(softmax_row<float>(a.lse, row, live), 0).put(0, me.lse());
+        if (!kiln_view_present(&a.y))
+            return after;
+        const softmax_writer write(me, a.scale, a.log);
+        const softmax_slots<E> y(softmax_row<E>(a.y, row, live), now.head);
+        if (!a.log) {
+#pragma unroll
+            for (int i = 0; i < VECS; i++)
+                if (i * T + t < now.x.body) {
+                    gpu_vec<float, V> out;
+#pragma unroll
+                    for (int e = 0; e < V; e++)
+                        out[e] = w[i][e] * write.factor;
+                    y.store(i * T + t, out);
+                }
+        } else
+#pragma unroll 1
+            for (int i = 0; i < VECS; i++)
+                if (i * T + t < now.x.body)
+                    y.store(i * T + t, write(gpu_unpack<E>(held(s, used, i))));
+#pragma unroll
+        for (int i = 0; i < EDGES; i++)
+            if (t + i * T < now.x.edges)
+                y.put(now.x.edge(t + i * T), a.log ? write(gpu_to_float(edge[i])) : we[i] * write.factor);
+#pragma unroll 1
+        for (int i = t + EDGES * T; i < now.x.edges; i += T)
+            y.put(now.x.edge(i), write(gpu_to_float(now.x.get(now.x.edge(i)))));
+#pragma unroll 1
+        for (int k = rest; k < now.x.body; k += T) {
+            gpu_packed one[1];
+            now.x.template load<true>(one, k, T, lowest);
+            y.store(k, write(gpu_unpack<E>(one[0])));
+        }
+        return after;
+    }
+    // One slot's weights, and their sums by place; none if the row ends before it.
+    template <class W>
+    static GPU_FN void weigh(gpu_packed &x, float (&w)[V], float (&sums)[2], bool any, const W &weight)
+    {
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            w[e] = 0;
+        if (!any)
+            return;
+        gpu_pin(x);
+        const auto s = gpu_unpack<E>(x);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            sums[e % 2] += w[e] = weight(s[e]);
     }
 
     static GPU_FN void run(const args &a, shared &s, int64_t item)
@@ -95,66 +202,73 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
         fetch_edges(now, edge);
 
         for (; row - gpu_thread() / T < a.rows; row += step) {
-            softmax_state me;
-#pragma unroll 1
-            for (int c = 0; c < now.chunks; c++) {
+            place after = now;
+            if constexpr (CHUNKS == 1) {
                 fetch();
                 gpu_copy_wait_groups<AHEAD>();
-                gpu_packed x[VECS];
-#pragma unroll
-                for (int i = 0; i < VECS; i++)
-                    x[i] = ((c * VECS + i) * T + t < now.x.body) ? held(s, used + c, i) : lowest;
-                me.add<E>(x, a.scale);
-            }
-            const int rest = T * VECS * CHUNKS + t;
+                after = whole_row(a, s, row, step, now, edge, edge_next, fetched - AHEAD - 1);
+            } else {
+                softmax_state me;
 #pragma unroll 1
-            for (int k = rest; k < now.x.body; k += T * REST) {
-                gpu_packed x[REST];
-                now.x.template load<false>(x, k, T, lowest);
-                me.add<E>(x, a.scale);
-            }
-            // Edges of this row, then those of the next on their way.
+                for (int c = 0; c < now.chunks; c++) {
+                    fetch();
+                    gpu_copy_wait_groups<AHEAD>();
+                    gpu_packed x[VECS];
 #pragma unroll
-            for (int i = 0; i < EDGES; i++)
-                if (t + i * T < now.x.edges)
-                    me.add(gpu_to_float(edge[i]), a.scale);
-#pragma unroll 1
-            for (int i = t + EDGES * T; i < now.x.edges; i += T)
-                me.add(gpu_to_float(now.x.get(now.x.edge(i))), a.scale);
-            const place after = place_of(a, row + step);
-            if (row + step < a.rows)
-                fetch_edges(after, edge_next);
-
-            me.template gather<group>(s.group);
-            const bool live = row < a.rows;
-            if (t == 0 && live && kiln_view_present(&a.lse))
-                softmax_slots<float>(softmax_row<float>(a.lse, row, live), 0).put(0, me.lse());
-            if (kiln_view_present(&a.y)) {
-                const softmax_writer write(me, a.scale, a.log);
-                const softmax_slots<E> y(softmax_row<E>(a.y, row, live), now.head);
-#pragma unroll 1
-                for (int c = 0; c < now.chunks; c++)
-#pragma unroll
-                    for (int i = 0; i < VECS; i++) {
-                        const int k = (c * VECS + i) * T + t;
-                        if (k < now.x.body)
-                            y.store(k, write(gpu_unpack<E>(held(s, used + c, i))));
-                    }
-#pragma unroll
-                for (int i = 0; i < EDGES; i++)
-                    if (t + i * T < now.x.edges)
-                        y.put(now.x.edge(t + i * T), write(gpu_to_float(edge[i])));
-#pragma unroll 1
-                for (int i = t + EDGES * T; i < now.x.edges; i += T)
-                    y.put(now.x.edge(i), write(gpu_to_float(now.x.get(now.x.edge(i)))));
+                    for (int i = 0; i < VECS; i++)
+                        x[i] = ((c * VECS + i) * T + t < now.x.body) ? held(s, used + c, i) : lowest;
+                    me.add<E>(x, a.scale);
+                }
+                const int rest = T * VECS * CHUNKS + t;
 #pragma unroll 1
                 for (int k = rest; k < now.x.body; k += T * REST) {
                     gpu_packed x[REST];
-                    now.x.template load<true>(x, k, T, lowest);
+                    now.x.template load<false>(x, k, T, lowest);
+                    me.add<E>(x, a.scale);
+                }
+                // Edges of this row, then those of the next on their way.
 #pragma unroll
-                    for (int i = 0; i < REST; i++)
-                        if (k + i * T < now.x.body)
-                            y.store(k + i * T, write(gpu_unpack<E>(x[i])));
+                for (int i = 0; i < EDGES; i++)
+                    if (t + i * T < now.x.edges)
+                        me.add(gpu_to_float(edge[i]), a.scale);
+#pragma unroll 1
+                for (int i = t + EDGES * T; i < now.x.edges; i += T)
+                    me.add(gpu_to_float(now.x.get(now.x.edge(i))), a.scale);
+                after = place_of(a, row + step);
+                if (row + step < a.rows)
+                    fetch_edges(after, edge_next);
+
+                me.template gather<group>(s.group);
+                const bool live = row < a.rows;
+                if (t == 0 && live && kiln_view_present(&a.lse))
+                    softmax_slots<float>(softmax_row<float>(a.lse, row, live), 0).put(0, me.lse());
+                if (kiln_view_present(&a.y)) {
+                    const softmax_writer write(me, a.scale, a.log);
+                    const softmax_slots<E> y(softmax_row<E>(a.y, row, live), now.head);
+#pragma unroll 1
+                    for (int c = 0; c < now.chunks; c++)
+#pragma unroll
+                        for (int i = 0; i < VECS; i++) {
+                            const int k = (c * VECS + i) * T + t;
+                            if (k < now.x.body)
+                                y.store(k, write(gpu_unpack<E>(held(s, used + c, i))));
+                        }
+#pragma unroll
+                    for (int i = 0; i < EDGES; i++)
+                        if (t + i * T < now.x.edges)
+                            y.put(now.x.edge(t + i * T), write(gpu_to_float(edge[i])));
+#pragma unroll 1
+                    for (int i = t + EDGES * T; i < now.x.edges; i += T)
+                        y.put(now.x.edge(i), write(gpu_to_float(now.x.get(now.x.edge(i)))));
+#pragma unroll 1
+                    for (int k = rest; k < now.x.body; k += T * REST) {
+                        gpu_packed x[REST];
+                        now.x.template load<true>(x, k, T, lowest);
+#pragma unroll
+                        for (int i = 0; i < REST; i++)
+                            if (k + i * T < now.x.body)
+                                y.store(k + i * T, write(gpu_unpack<E>(x[i])));
+                    }
                 }
             }
             used += now.chunks;

@@ -1,0 +1,69 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# spills.sh BUILD_DIR [CUOBJDUMP]: the kernels that must be fast keep their loops in registers. Reads what ptxas said of each kernel
+# when BUILD_DIR was built (FILE.o.ptxas beside the objects; sm_90 only: other chips have other limits), and, where cuobjdump is
+# there, the machine code.
+#   softmax_online            no spill at all
+#   flash2, mma at d <= 128   plain mode: at most LIMIT bytes, of what the loop over the keys does not need; in that loop (the
+#                             innermost one with the most HMMA) no access to local memory
+set -eu
+logs=$1/backends/cuda dump=${2:-$(command -v cuobjdump || true)}
+limit=160 seen=0 bad=0
+must='^attention_forward_(flash2|mma)_(f16|bf16)_(64|128)$' never='^softmax_online_'
+
+shopt -s nullglob
+list=$(cat "$logs"/*.ptxas | awk '
+    /Compiling entry function/ { split($0, q, "\047"); name = q[2]; chip = q[4]; next }
+    /Function properties/ { own = ($NF == name) }
+    /bytes spill stores/ && own && chip == "sm_90" { for (i = 2; i < NF; i++) if ($(i + 1) == "bytes" && $(i + 2) == "spill" && $(i + 3) ~ /^stores/) print name, $i }')
+while read -r name bytes; do
+    if [[ $name =~ $never ]]; then most=0; elif [[ $name =~ $must ]]; then most=$limit; else continue; fi
+    seen=$((seen + 1))
+    if ((bytes > most)); then
+        echo "$name spills $bytes bytes; $most are allowed"
+        bad=$((bad + 1))
+    fi
+done <<<"$list"
+if ((seen < 20)); then
+    echo "only $seen of the kernels found in $logs/*.ptxas: build for sm_90"
+    exit 1
+fi
+
+looked=0
+if [ -n "$dump" ]; then
+    for object in "$logs"/attention_forward_{flash2,mma}_{f16,bf16}.gpu.cpp.o; do
+        while read -r name hmma local; do
+            [[ $name =~ $must ]] || continue
+            looked=$((looked + 1))
+            if ((hmma < 64 || local > 0)); then
+                echo "$name: $local accesses to local memory in a loop of $hmma HMMA"
+                bad=$((bad + 1))
+            fi
+        done < <("$dump" -sass -arch sm_90 "$object" | awk '
+            function value(hex,    i, x) { x = 0; for (i = 1; i <= length(hex); i++) x = 16 * x + index("0123456789abcdef", substr(hex, i, 1)) - 1; return x }
+            function finish(    i, most, pick, inner) {
+                # Loops by their end; an inner one ends before what holds it. The first with the most HMMA is innermost.
+                most = 0
+                for (i = 1; i <= loops; i++)
+                    if (mma[i] > most) { inner = 1; for (j = 1; j <= loops; j++) if (j != i && from[j] >= from[i] && to[j] <= to[i] && mma[j] >= 32) inner = 0; if (inner) { most = mma[i]; pick = i } }
+                if (name != "") print name, most + 0, mem[pick] + 0
+                loops = 0; n = 0
+            }
+            /Function :/ { finish(); name = $NF; next }
+            match($0, /^ *\/\*[0-9a-f]+\*\//) {
+                at = substr($0, RSTART, RLENGTH); gsub(/[^0-9a-f]/, "", at); at = value(at)
+                n++; place[n] = at; isma[n] = ($0 ~ /HMMA/); ismem[n] = ($0 ~ /[^A-Z](LDL|STL)[^A-Z]/)
+                if (match($0, /BRA.* 0x[0-9a-f]+/)) {
+                    t = substr($0, RSTART, RLENGTH); sub(/.*0x/, "", t); t = value(t)
+                    if (t <= at) {
+                        loops++; from[loops] = t; to[loops] = at; mma[loops] = mem[loops] = 0
+                        for (i = n; i > 0 && place[i] >= t; i--) { mma[loops] += isma[i]; mem[loops] += ismem[i] }
+                    }
+                }
+            }
+            END { finish() }')
+    done
+    ((looked == 8)) || { echo "cuobjdump showed $looked of 8 kernels"; bad=$((bad + 1)); }
+fi
+echo "$seen kernels' spills, $looked kernels' loops looked at; $bad are wrong"
+((bad == 0))
