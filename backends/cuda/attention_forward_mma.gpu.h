@@ -79,11 +79,19 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
     // The careful passes, by blocks of 16 rows a wave and in the general mode whatever the kernel is.
     static GPU_FN void rest(const args &a, shared &sh, int64_t item)
     {
+        const gpu_item work(a.p, item, a.q_tiles);
+        careful_passes(a, sh, work, first_row(a, work));
+    }
+    // For other kernels that lend their rows.
+    static GPU_CALL void again(const args &a, shared &sh, const gpu_item &work, int64_t q0)
+    {
+        careful_passes(a, sh, work, q0);
+    }
+    static GPU_FN void careful_passes(const args &a, shared &sh, const gpu_item &work, int64_t q0)
+    {
         using careful = attention_forward_mma<E, D, 1, WAVES, 1, true>;
         static_assert(sizeof(typename careful::shared) <= sizeof(shared), "the launch has room for it");
         auto &room = *(typename careful::shared *)&sh;
-        const gpu_item work(a.p, item, a.q_tiles);
-        const int64_t q0 = first_row(a, work);
 #pragma unroll 1
         for (int64_t at = q0; at < q0 + BR; at += careful::BR)
 #pragma unroll 1

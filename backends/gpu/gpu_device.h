@@ -21,7 +21,6 @@
 //   gpu_wave_any(bool)             whether it holds for any lane of the wave
 //   gpu_block_barrier              all threads of the block; orders their shared memory
 //   gpu_wave_barrier               all lanes of the wave; orders their shared memory. A shuffle does not.
-//   gpu_wave_any(bool)             whether it holds for any lane
 //   gpu_shfl_xor<MASK>(float)      the mask is a constant: AMD has it in the instruction
 //   gpu_exp2 gpu_log2 gpu_rcp gpu_max gpu_fma gpu_product (a product that is not fused with a sum)
 //   gpu_max_packed<E>(uint32_t, uint32_t)  of two 16-bit numbers each, as gpu_max; where GPU_PACKED_MAX

@@ -66,10 +66,6 @@ GPU_FN void gpu_wave_barrier()
 {
     __syncwarp();
 }
-GPU_FN bool gpu_wave_any(bool x)
-{
-    return __any_sync(0xffffffffu, x);
-}
 template <int MASK> GPU_FN float gpu_shfl_xor(float x)
 {
     return __shfl_xor_sync(0xffffffffu, x, MASK);
