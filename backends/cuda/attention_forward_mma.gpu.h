@@ -37,9 +37,8 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
         second other;
         gpu_array<float, 16, PART, 4> scratch[WAVES]; // general, and careful: 16 rows at most
         gpu_array<int32_t, 2, BR> range;              // keys that the window shows to a row: first, and past the last
-        gpu_array<int32_t, 1, 2> whole[WAVES]; // tiles that all rows of the wave see whole: first, and past the last
-        gpu_array<uint32_t, BR, 2> kept;       // of a tile: keys that dropout keeps
-        gpu_array<uint32_t, 1, 2> no_page;     // of a tile: keys whose page does not exist
+        gpu_array<uint32_t, BR, 2> kept;              // of a tile: keys that dropout keeps
+        gpu_array<uint32_t, 1, 2> no_page;            // of a tile: keys whose page does not exist
     };
 
     struct place { // of one work item
@@ -49,9 +48,9 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
         int rows;
         bool modify, paged, aligned;
     };
-    struct state {                      // of my rows: 16·t + g + 8·h
-        float o[MT][NO][4], top[MT][2]; // the maximum that the reference goes by, before scaling
-        float l[MT][2], lost[MT][2];    // the sum of my share, and what rounding has lost of it
+    struct state {                                   // of my rows: 16·t + g + 8·h
+        float o[MT][NO][4], top[MT][2], base[MT][2]; // the reference before and after scaling
+        float l[MT][2], lost[MT][2];                 // the sum of my share, and what rounding has lost of it
     };
 
     static GPU_FN int within(int64_t x, int most)
@@ -67,27 +66,16 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
         return 8 * n + gpu_lane() % 4 * 2 + e;
     }
 
-    static GPU_FN bool run(const args &a, shared &sh, int64_t item)
+    static GPU_FN void run(const args &a, shared &sh, int64_t item)
     {
         const gpu_item work(a.p, item, a.q_tiles);
-        return sweep<false>(a, sh, work, first_row(a, work), 0);
+        const int64_t q0 = (a.q_tiles - 1 - work.tile) * BR; // causal: the heavy ones first
+        if (sweep<false>(a, sh, work, q0, 0))
+            again(a, sh, work, q0);
     }
-    static GPU_FN int64_t first_row(const args &a, const gpu_item &work)
-    {
-        return (a.q_tiles - 1 - work.tile) * BR; // causal: the heavy ones first
-    }
-    // The careful passes, by blocks of 16 rows a wave and in the general mode whatever the kernel is.
-    static GPU_FN void rest(const args &a, shared &sh, int64_t item)
-    {
-        const gpu_item work(a.p, item, a.q_tiles);
-        careful_passes(a, sh, work, first_row(a, work));
-    }
-    // For other kernels that lend their rows.
+    // The careful passes, by blocks of 16 rows a wave and in the general mode whatever the kernel is. Not inlined: what is
+    // hardly ever needed must not cost the others registers.
     static GPU_CALL void again(const args &a, shared &sh, const gpu_item &work, int64_t q0)
-    {
-        careful_passes(a, sh, work, q0);
-    }
-    static GPU_FN void careful_passes(const args &a, shared &sh, const gpu_item &work, int64_t q0)
     {
         using careful = attention_forward_mma<E, D, 1, WAVES, 1, true>;
         static_assert(sizeof(typename careful::shared) <= sizeof(shared), "the launch has room for it");
@@ -134,16 +122,13 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
         const int low = gpu_load<1>(sh.range, 0, 0)[0], high = gpu_load<1>(sh.range, 1, rows - 1)[0],
                   last = (w0 + ROWS < rows ? w0 + ROWS : rows) - 1;
         const int begin = low / BC, end = high > low ? (high + BC - 1) / BC : begin;
-        auto &whole = sh.whole[gpu_wave_id()];
-        if (gpu_lane() == 0) {
-            gpu_store<1>(whole, 0, 0, {w0 < rows ? (gpu_load<1>(sh.range, 0, last)[0] + BC - 1) / BC : end});
-            gpu_store<1>(whole, 0, 1, {gpu_load<1>(sh.range, 1, w0)[0] / BC});
-        }
+        const int whole_begin = w0 < rows ? (gpu_load<1>(sh.range, 0, last)[0] + BC - 1) / BC : end;
+        const int whole_end = gpu_load<1>(sh.range, 1, w0)[0] / BC;
         const gpu_run_rows<E> q(p.q, s.q_batch, work.head, s.q_row, s.seqlen_q);
-        const gpu_run_rows<E> all_k(p.k, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
-                                    at.paged ? 0 : s.seqlen_k),
-            all_v(p.v, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row, at.paged ? 0 : s.seqlen_k);
-        gpu_rows<const E> k = start(all_k, begin), v = start(all_v, begin);
+        const gpu_run_rows<E> k(p.k, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
+                                at.paged ? 0 : s.seqlen_k);
+        const gpu_run_rows<E> v(p.v, at.paged ? 0 : s.k_batch, c.head_k(), at.paged ? 0 : s.k_row,
+                                at.paged ? 0 : s.seqlen_k);
 
         gpu_row_copy<E, BR, D, threads> copy_q;
         copy_q.issue(sh.q, q, q0, rows, (int)p.d, at.aligned);
@@ -153,7 +138,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
         for (int t = 0; t < MT; t++) {
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                me.top[t][h] = gpu_minus_infinity(), me.l[t][h] = me.lost[t][h] = 0;
+                me.top[t][h] = me.base[t][h] = gpu_minus_infinity(), me.l[t][h] = me.lost[t][h] = 0;
 #pragma unroll
             for (int n = 0; n < NO; n++)
 #pragma unroll
@@ -176,7 +161,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
 
             float x[MT][NS][4];
             products(qc, now, x);
-            const bool edge = step < gpu_load<1>(whole, 0, 0)[0] || step >= gpu_load<1>(whole, 0, 1)[0];
+            const bool edge = step < whole_begin || step >= whole_end;
             bool rewritten = false;
             if constexpr (GENERAL)
                 if (at.modify || at.paged)
@@ -184,7 +169,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
             if (edge && !rewritten)
                 hide(sh, x, step);
             follow(me, x, mult, shift);
-            weigh(me, x, mult, shift, CAREFUL && pass == 2);
+            weigh(me, x, mult, CAREFUL && pass == 2);
             if constexpr (GENERAL)
                 if (CAREFUL || p.dropout_threshold < 256)
                     rewrite_weights<CAREFUL>(sh, at, x, step);
@@ -199,33 +184,22 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
             }
         }
         gpu_copy_wait_groups<0>(); // Q of a row without keys
-        return gpu_block_any(finish<CAREFUL>(sh, at, me, mult, shift, pass));
+        return gpu_block_any(finish<CAREFUL>(sh, at, me, shift, pass));
     }
 
-    // k, v: the rows of the next tile; in the plain mode my first of them on.
-    static GPU_FN void fetch(stage &to, const place &at, gpu_rows<const E> &k, gpu_rows<const E> &v, int step)
+    static GPU_FN void fetch(stage &to, const place &at, const gpu_run_rows<E> &k, const gpu_run_rows<E> &v, int step)
     {
-        const int n = (int)at.c.s.seqlen_k - step * BC; // may be more than a tile
-        using copy_kv = gpu_row_copy<E, BC, D, threads>;
-        copy_kv copy;
+        const int64_t k0 = (int64_t)step * BC;
+        const int n = within(at.c.s.seqlen_k - k0, BC);
+        gpu_row_copy<E, BC, D, threads> copy;
         if constexpr (GENERAL)
             if (at.paged) {
-                copy.issue(to.k, gpu_page_rows<E>(at.c, at.p.k), (int64_t)step * BC, n, (int)at.p.d, at.aligned);
-                copy.issue(to.v, gpu_page_rows<E>(at.c, at.p.v), (int64_t)step * BC, n, (int)at.p.d_v, at.aligned);
+                copy.issue(to.k, gpu_page_rows<E>(at.c, at.p.k), k0, n, (int)at.p.d, at.aligned);
+                copy.issue(to.v, gpu_page_rows<E>(at.c, at.p.v), k0, n, (int)at.p.d_v, at.aligned);
                 return;
             }
-        if constexpr (GENERAL) {
-            copy.issue(to.k, gpu_run_rows<E>(k), 0, n, (int)at.p.d, at.aligned);
-            copy.issue(to.v, gpu_run_rows<E>(v), 0, n, (int)at.p.d_v, at.aligned);
-        } else {
-            copy_kv::issue_near(to.k, k, n, (int)at.p.d);
-            copy_kv::issue_near(to.v, v, n, (int)at.p.d_v);
-        }
-        k = k.from(BC), v = v.from(BC);
-    }
-    static GPU_FN gpu_rows<const E> start(const gpu_run_rows<E> &run, int begin)
-    {
-        return run.from((int64_t)begin * BC + (GENERAL ? 0 : gpu_row_copy<E, BC, D, threads>::row(0)));
+        copy.issue(to.k, k, k0, n, (int)at.p.d, at.aligned);
+        copy.issue(to.v, v, k0, n, (int)at.p.d_v, at.aligned);
     }
 
     // S = Q·Kᵀ of my rows.
@@ -306,6 +280,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
     {
         float top[MT][2];
         bool any = false;
+        const float lag = LAG / mult;
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
@@ -315,7 +290,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
                 for (int n = 0; n < NS; n++)
                     most = gpu_max(most, gpu_max(x[t][n][2 * h], x[t][n][2 * h + 1]));
                 most = gpu_wave_max<4>(most);
-                if (!((most - me.top[t][h]) * mult > LAG)) // nor if both are the same infinity
+                if (!(most > me.top[t][h] + lag))
                     most = me.top[t][h];
                 top[t][h] = most;
                 any |= most > me.top[t][h];
@@ -327,9 +302,8 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const float base = gpu_fma(top[t][h], mult, -shift);
-                const float before = gpu_fma(me.top[t][h], mult, -shift);
-                const float alpha = base == before ? 1.f : gpu_exp2(before - base);
-                me.top[t][h] = top[t][h];
+                const float alpha = base == me.base[t][h] ? 1.f : gpu_exp2(me.base[t][h] - base);
+                me.top[t][h] = top[t][h], me.base[t][h] = base;
                 me.l[t][h] *= alpha, me.lost[t][h] *= alpha;
 #pragma unroll
                 for (int n = 0; n < NO; n++)
@@ -339,13 +313,13 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
 
     // Scores become weights, and join the sums. Apart: the product is rounded before the difference, which then is no more
     // than 2^LAG whatever the scores.
-    static GPU_FN void weigh(state &me, float (&x)[MT][NS][4], float mult, float shift, bool apart)
+    static GPU_FN void weigh(state &me, float (&x)[MT][NS][4], float mult, bool apart)
     {
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const float base = gpu_finite_or_zero(gpu_fma(me.top[t][h], mult, -shift));
+                const float base = gpu_finite_or_zero(me.base[t][h]);
                 float sum = 0;
 #pragma unroll
                 for (int n = 0; n < NS; n++)
@@ -508,8 +482,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
     };
 
     // ---- the end: lse, the division, O to memory. Is an element of it not settled? ----
-    template <bool CAREFUL>
-    static GPU_FN bool finish(shared &sh, const place &at, state &me, float mult, float shift, int pass)
+    template <bool CAREFUL> static GPU_FN bool finish(shared &sh, const place &at, state &me, float shift, int pass)
     {
         const auto &p = at.p;
         const float keep = gpu_keep_scale(p), limit = gpu_overflow_of(p.o.type);
@@ -521,8 +494,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
                 const int row = row_of(t, h);
                 const float sum = gpu_wave_sum<4>(
                     me.l[t][h] + (me.lost[t][h] - me.lost[t][h] == 0 ? me.lost[t][h] : 0.f)); // inf - inf
-                const gpu_row_end done(at.c, gpu_fma(me.top[t][h], mult, -shift), sum,
-                                       me.top[t][h] > gpu_minus_infinity(), shift);
+                const gpu_row_end done(at.c, me.base[t][h], sum, me.top[t][h] > gpu_minus_infinity(), shift);
                 if (row < at.rows && !(sum < -gpu_minus_infinity()))
                     open = true;
                 if (pass < 2 && row < at.rows && gpu_lane() % 4 == 0)
