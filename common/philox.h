@@ -35,9 +35,9 @@ KILN_INLINE kiln_philox_words kiln_dropout_words(uint64_t seed, uint64_t offset,
     return kiln_philox4x32_10(counter, (uint32_t)seed, (uint32_t)(seed >> 32) ^ (uint32_t)(offset >> 32));
 }
 
+/* Selects the word: an index into registers would send them through memory on a GPU. index: 0 to 15. */
 KILN_INLINE uint32_t kiln_dropout_byte(kiln_philox_words w, int index)
 {
-    /* Chosen, not indexed: an array that is indexed lies in memory on a GPU. */
     const uint32_t low = index & 4 ? w.word[1] : w.word[0], high = index & 4 ? w.word[3] : w.word[2];
     return (index & 8 ? high : low) >> (8 * (index % 4)) & 0xffu;
 }
