@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# packages.sh build|test|ci|aarch64 ...: installs what is missing for building (compiler, CMake, hwloc, jansson, gnuplot), for
-# the tests (Check, C++, Python), for .ci/run, or for building and testing the preset aarch64, by apt-get, as root or through
-# sudo. Touches nothing when nothing is missing.
+# packages.sh build|test|ci|hip|aarch64 ...: installs what is missing for building (compiler, CMake, hwloc, jansson, gnuplot), for
+# the tests (Check, C++, Python), for .ci/run, for building the HIP backend without ROCm, or for building and testing the preset
+# aarch64, by apt-get, as root or through sudo. Touches nothing when nothing is missing.
 # On a system without apt-get it says what to install. No GPU toolkit is needed.
 set -euo pipefail
 
@@ -44,6 +44,11 @@ for purpose in "$@"; do
         need git command -v git
         need python3-numpy /usr/bin/python3 -c 'import numpy'
         ;;
+    hip) # one compiler for all chips; llvm's tools are for the gates
+        need clang-22 command -v clang++-22
+        need lld-22 command -v ld.lld-22
+        need llvm-22 command -v llvm-readelf-22
+        ;;
     aarch64) # cross compiler, emulator, and the libraries of Debian's architecture arm64
         need gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
         need libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/include/stdio.h
@@ -53,7 +58,7 @@ for purpose in "$@"; do
         need libjansson-dev:arm64 test -e /usr/lib/aarch64-linux-gnu/pkgconfig/jansson.pc
         ;;
     *)
-        echo "packages.sh: unknown purpose $purpose; it takes build, test, ci, aarch64" >&2
+        echo "packages.sh: unknown purpose $purpose; it takes build, test, ci, hip, aarch64" >&2
         exit 2
         ;;
     esac

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The dialect on AMD CDNA (gfx90a, gfx942, gfx950): clang builtins only, no HIP header, no device library.
+// The dialect on AMD CDNA (gfx90a, gfx942, gfx950): clang builtins only, no HIP header, no device library. Each kernel file is
+// compiled once per architecture for its code object, and once by the same compiler's host side for the kernels' descriptions.
+//
+// Arithmetic: fp32 and fp16 keep subnormals, rounding is to nearest; v_exp_f32, v_log_f32 and v_rcp_f32 have one ulp and take
+// and give no subnormals (NVIDIA: ex2.approx.ftz; arguments of the other two are never that small). A maximum leaves NaN out.
 #pragma once
 
 #define GPU_WAVE       64
@@ -40,7 +44,7 @@ GPU_FN void gpu_next_item()
 {
     gpu_block_barrier();
 }
-// A wave's LDS accesses execute in order: this only holds the compiler.
+// A wave's accesses to shared memory execute in order: this only holds the compiler.
 GPU_FN void gpu_wave_barrier()
 {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
@@ -151,20 +155,28 @@ template <int BYTES> GPU_FN void gpu_put(void *to, const void *from)
 {
     gpu_move<BYTES>(to, from);
 }
+typedef uint32_t gpu_words __attribute__((ext_vector_type(4)));
 template <int BYTES> GPU_FN void gpu_move_stream(void *to, const void *from)
 {
-    gpu_move<BYTES>(to, from);
+    if constexpr (BYTES < 16)
+        gpu_move<BYTES>(to, from);
+    else
+        *(gpu_words *)to = __builtin_nontemporal_load((const gpu_words *)from);
 }
 template <int BYTES> GPU_FN void gpu_put_stream(void *to, const void *from)
 {
-    gpu_move<BYTES>(to, from);
+    if constexpr (BYTES < 16)
+        gpu_move<BYTES>(to, from);
+    else
+        __builtin_nontemporal_store(*(const gpu_words *)from, (gpu_words *)to);
 }
-template <class V> GPU_FN void gpu_pin(V &v)
+template <class V> GPU_FN void gpu_pin([[maybe_unused]] V &v)
 {
-    typedef uint32_t w4 __attribute__((ext_vector_type(4)));
-    w4 w = __builtin_bit_cast(w4, v);
+#ifdef __HIP_DEVICE_COMPILE__
+    gpu_words w = __builtin_bit_cast(gpu_words, v);
     asm volatile("" : "+v"(w));
     v = __builtin_bit_cast(V, w);
+#endif
 }
 
 template <class... A> GPU_FN void gpu_check_global(const A &...)
@@ -194,6 +206,8 @@ GPU_FN void gpu_copy_wait()
 
 // MFMA 16x16 and 32x32. A lane holds 8 neighbouring k of one row of A (column of B), one 16-byte LDS read:
 // gfx950 takes them in one instruction, gfx90a and gfx942 in two, whose order of k is then permuted alike in A and B.
+// gfx90a's 16-bit MFMA takes subnormals for zero. For bf16 they are those of fp32; but for fp16 everything below 6e-5 would be
+// lost, so there fp16 goes through the fp32 MFMA, at a quarter of the rate.
 template <class E, int SIZE> struct gpu_tile {
     static constexpr int M = SIZE, K = 8 * GPU_WAVE / M;
     static constexpr bool b_by_rows = false;
@@ -271,6 +285,22 @@ template <class E, int SIZE> struct gpu_tile {
             d.v = __builtin_amdgcn_mfma_f32_16x16x32_bf16(cast<b8>(x), cast<b8>(y), d.v, 0, 0, 0);
         else
             d.v = __builtin_amdgcn_mfma_f32_32x32x16_bf16(cast<b8>(x), cast<b8>(y), d.v, 0, 0, 0);
+#elif defined(__gfx90a__)
+        if constexpr (half)
+            for (int e = 0; e < 8; e++) {
+                const float u = gpu_to_float(x.v[e]), w = gpu_to_float(y.v[e]);
+                if constexpr (M == 16)
+                    d.v = __builtin_amdgcn_mfma_f32_16x16x4f32(u, w, d.v, 0, 0, 0);
+                else
+                    d.v = __builtin_amdgcn_mfma_f32_32x32x2f32(u, w, d.v, 0, 0, 0);
+            }
+        else
+            for (int h = 0; h < 2; h++) {
+                if constexpr (M == 16)
+                    d.v = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);
+                else
+                    d.v = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);
+            }
 #else
         for (int h = 0; h < 2; h++) {
             if constexpr (half && M == 16)
@@ -328,13 +358,41 @@ template <class E, int SIZE> struct gpu_tile {
     }
 };
 
+// Blocks of a compute unit: what the kernel means, as far as 64 KB of shared memory hold them.
+template <class K> constexpr int gpu_blocks_per_unit()
+{
+    const int fit = (64 << 10) / (int)(sizeof(typename K::shared) + 64);
+    return fit < 1 ? 1 : fit < K::blocks ? fit : K::blocks;
+}
+// Waves of each of a compute unit's four SIMDs.
+template <class K> constexpr int gpu_waves_per_simd()
+{
+    return (K::threads / GPU_WAVE * gpu_blocks_per_unit<K>() + 3) / 4;
+}
+
+#ifdef __HIP_DEVICE_COMPILE__
 #define GPU_KERNEL(NAME, ...)                                                                                          \
-    extern "C"                                                                                                         \
-        __attribute__((global, amdgpu_flat_work_group_size(__VA_ARGS__::threads, __VA_ARGS__::threads),                \
-                       amdgpu_waves_per_eu((__VA_ARGS__::threads / GPU_WAVE * __VA_ARGS__::blocks + 3) / 4))) void     \
-        NAME(__VA_ARGS__::args a)                                                                                      \
+    extern "C" __attribute__((global, amdgpu_flat_work_group_size(__VA_ARGS__::threads, __VA_ARGS__::threads),         \
+                              amdgpu_waves_per_eu(gpu_waves_per_simd<__VA_ARGS__>()))) void                            \
+    NAME(__VA_ARGS__::args a)                                                                                          \
     {                                                                                                                  \
         static_assert(sizeof(a) <= 4096, "parameters of a kernel");                                                    \
         static __attribute__((shared)) __VA_ARGS__::shared arena;                                                      \
         gpu_run_items<__VA_ARGS__>(a, arena);                                                                          \
     }
+#else
+// The host's side: descriptions, one after the other in a section of their own, so that a runtime can go through all. `entry`
+// leads to the code objects that hold the kernel, which the build embeds: GPU_OBJECTS (backends/hip/code_objects.h).
+extern "C" const char GPU_OBJECTS[];
+#define GPU_KERNEL(NAME, ...)                                                                                          \
+    extern "C" __attribute__((section("kiln_hip_kernels")))                                                            \
+    const gpu_kernel GPU_INFO(NAME) = {#NAME,                                                                          \
+                                       (void (*)(void))GPU_OBJECTS,                                                    \
+                                       __VA_ARGS__::threads,                                                           \
+                                       gpu_blocks_per_unit<__VA_ARGS__>(),                                             \
+                                       sizeof(__VA_ARGS__::shared),                                                    \
+                                       sizeof(__VA_ARGS__::args),                                                      \
+                                       GPU_WAVE,                                                                       \
+                                       __VA_ARGS__::tile_q,                                                            \
+                                       __VA_ARGS__::tile_k};
+#endif

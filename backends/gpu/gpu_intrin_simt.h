@@ -412,6 +412,7 @@ template <class E, int SIZE> struct gpu_tile {
     }
 };
 
+// Descriptions lie one after the other in a section of their own, where tests/hip finds kernels by name.
 #define GPU_KERNEL(NAME, ...)                                                                                          \
     static void NAME(const void *args, void *arena)                                                                    \
     {                                                                                                                  \
@@ -421,12 +422,13 @@ template <class E, int SIZE> struct gpu_tile {
             return simt_tensors_of(a);                                                                                 \
         gpu_run_items<__VA_ARGS__>(a, *(__VA_ARGS__::shared *)arena);                                                  \
     }                                                                                                                  \
-    extern "C" const gpu_kernel GPU_INFO(NAME) = {#NAME,                                                               \
-                                                  (void (*)(void))NAME,                                                \
-                                                  __VA_ARGS__::threads,                                                \
-                                                  __VA_ARGS__::blocks,                                                 \
-                                                  sizeof(__VA_ARGS__::shared),                                         \
-                                                  sizeof(__VA_ARGS__::args),                                           \
-                                                  GPU_WAVE,                                                            \
-                                                  __VA_ARGS__::tile_q,                                                 \
-                                                  __VA_ARGS__::tile_k};
+    extern "C" __attribute__((section("simt_kernels")))                                                                \
+    const gpu_kernel GPU_INFO(NAME) = {#NAME,                                                                          \
+                                       (void (*)(void))NAME,                                                           \
+                                       __VA_ARGS__::threads,                                                           \
+                                       __VA_ARGS__::blocks,                                                            \
+                                       sizeof(__VA_ARGS__::shared),                                                    \
+                                       sizeof(__VA_ARGS__::args),                                                      \
+                                       GPU_WAVE,                                                                       \
+                                       __VA_ARGS__::tile_q,                                                            \
+                                       __VA_ARGS__::tile_k};

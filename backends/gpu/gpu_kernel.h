@@ -26,7 +26,7 @@
 /* One entry point, as GPU_INFO(symbol); made by GPU_KERNEL (gpu_device.h) from the struct that is the kernel. */
 typedef struct gpu_kernel {
     const char *name;
-    void (*entry)(void); /* CUDA: the host stub; emulated: the function; HIP: NULL, found by name in the code object */
+    void (*entry)(void); /* CUDA: the host stub; emulated: the function; HIP: the code objects with that name in them */
     int32_t threads;     /* of a block */
     int32_t blocks_per_unit; /* that a multiprocessor is meant to hold (launch bounds) */
     int32_t shared_bytes, args_bytes;

@@ -5,14 +5,22 @@
 #include "softmax_split.gpu.h"
 #include "softmax_three_pass.gpu.h"
 
+// Chunks of a row that stay on the chip, and chunks ahead of the use. AMD: 64 KB of shared memory; and a copy goes through
+// registers, which wait for it where it is issued, so nothing is gained by issuing it early.
+#if GPU_WAVE == 32
+#define ON_CHIP(vecs, chunks, ahead) vecs, chunks, ahead
+#else
+#define ON_CHIP(vecs, chunks, ahead) vecs, (chunks > 3 ? 3 : chunks), 0
+#endif
+
 #define SOFTMAX_KERNELS(NAME, E)                                                 \
-    GPU_KERNEL(softmax_online_##NAME##_8, softmax_online<E, 8, 4, 1, 2>)         \
-    GPU_KERNEL(softmax_online_##NAME##_32, softmax_online<E, 32, 4, 1, 2>)       \
-    GPU_KERNEL(softmax_online_##NAME##_32_8, softmax_online<E, 32, 8, 1, 1>)     \
-    GPU_KERNEL(softmax_online_##NAME##_128, softmax_online<E, 128, 4, 1, 2>)     \
-    GPU_KERNEL(softmax_online_##NAME##_256, softmax_online<E, 256, 4, 1, 2>)     \
-    GPU_KERNEL(softmax_online_##NAME##_512, softmax_online<E, 512, 2, 2, 4>)     \
-    GPU_KERNEL(softmax_online_##NAME##_long, softmax_online<E, 512, 2, 8, 4>)    \
+    GPU_KERNEL(softmax_online_##NAME##_8, softmax_online<E, 8, ON_CHIP(4, 1, 2)>)         \
+    GPU_KERNEL(softmax_online_##NAME##_32, softmax_online<E, 32, ON_CHIP(4, 1, 2)>)       \
+    GPU_KERNEL(softmax_online_##NAME##_32_8, softmax_online<E, 32, ON_CHIP(8, 1, 1)>)     \
+    GPU_KERNEL(softmax_online_##NAME##_128, softmax_online<E, 128, ON_CHIP(4, 1, 2)>)     \
+    GPU_KERNEL(softmax_online_##NAME##_256, softmax_online<E, 256, ON_CHIP(4, 1, 2)>)     \
+    GPU_KERNEL(softmax_online_##NAME##_512, softmax_online<E, 512, ON_CHIP(2, 2, 4)>)     \
+    GPU_KERNEL(softmax_online_##NAME##_long, softmax_online<E, 512, ON_CHIP(2, 8, 4)>)    \
     GPU_KERNEL(softmax_split_reduce_##NAME, softmax_split_reduce<E, 256, 4>)     \
     GPU_KERNEL(softmax_split_write_##NAME, softmax_split_write<E, 256, 4>)       \
     GPU_KERNEL(softmax_backward_##NAME##_8, softmax_backward<E, 8, 2>)           \
