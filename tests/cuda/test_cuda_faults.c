@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../support/rows.h"
 #include "driver.h"
-#include "rows.h"
 
 static const cuda_driver *cuda;
 

@@ -8,8 +8,8 @@
 #include <time.h>
 
 #include "../support/attention.h"
+#include "../support/rows.h"
 #include "driver.h"
-#include "rows.h"
 
 static const cuda_driver *cuda;
 #define REQUIRE_OK(call) TEST_REQUIRE((call) == KILN_OK, "%s", kiln_last_error())

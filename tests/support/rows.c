@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* rows.c: see rows.h. */
 #include "rows.h"
+#include "fixture.h"
 
 #include <math.h>
 #include <string.h>
 
 kiln_context *rows_context(int32_t device)
 {
-    kiln_context_options options = {.struct_size = sizeof options, .backend = "cuda", .device = device};
+    kiln_context_options options = {.struct_size = sizeof options, .backend = test_backend_name(), .device = device};
     kiln_context *context = NULL;
     return kiln_context_create(&context, &options) == KILN_OK ? context : NULL;
 }

@@ -4,8 +4,8 @@
  * tests of the host side run; whether kernels are right is judged by tests/op. Nothing here needs a running Check test: what
  * does not work comes back as a status.
  */
-#ifndef KILN_TESTS_CUDA_ROWS_H
-#define KILN_TESTS_CUDA_ROWS_H
+#ifndef KILN_TESTS_SUPPORT_ROWS_H
+#define KILN_TESTS_SUPPORT_ROWS_H
 
 #include <stdbool.h>
 
@@ -31,7 +31,7 @@ kiln_status rows_run(known_rows *r, kiln_stream stream);
 /* Waits for the stream and compares with what `value` gives; false as well if that cannot be read. */
 bool rows_right(known_rows *r, float value, kiln_stream stream);
 
-/* A context of backend cuda on this device; NULL if there is none. */
+/* A context of the tested backend on this device; NULL if there is none. */
 kiln_context *rows_context(int32_t device);
 
 #endif
