@@ -115,6 +115,14 @@ static void find_library(void)
                  "no ROCm is installed (libamdhip64.so cannot be loaded), so there is no device");
 }
 
+/* An error that is no news to the caller: HIP would keep it as his last one. True if there was one. */
+static bool forget(int error)
+{
+    if (error != 0)
+        (void)hip.GetLastError();
+    return error != 0;
+}
+
 /* ------------------------------------------------------------------------------------------------- devices */
 
 /* "gfx942" is 0x942: generation 9.4, stepping 2. */
@@ -127,8 +135,8 @@ static int32_t number_of(const char *architecture)
 static int32_t generation_of(int ordinal)
 {
     int major = 0, minor = 0;
-    if (hip.DeviceGetAttribute(&major, HIP_COMPUTE_CAPABILITY_MAJOR, ordinal) != 0 ||
-        hip.DeviceGetAttribute(&minor, HIP_COMPUTE_CAPABILITY_MINOR, ordinal) != 0)
+    if (forget(hip.DeviceGetAttribute(&major, HIP_COMPUTE_CAPABILITY_MAJOR, ordinal)) ||
+        forget(hip.DeviceGetAttribute(&minor, HIP_COMPUTE_CAPABILITY_MINOR, ordinal)))
         return 0;
     return major << 4 | minor;
 }
@@ -159,14 +167,12 @@ static int32_t device_count(char *reason, size_t cap)
         return -1;
     }
     const int error = hip.GetDeviceCount(&count);
-    if (error != 0 && error != HIP_NO_DEVICE) {
+    if (forget(error) && error != HIP_NO_DEVICE) {
         snprintf(reason, cap, "%s says: %s (error %d)", library_name, hip.GetErrorString(error), error);
-        (void)hip.GetLastError();
         return -1;
     }
     if (error != 0 || count <= 0) {
         snprintf(reason, cap, "%s finds no device (or HIP_VISIBLE_DEVICES hides all)", library_name);
-        (void)hip.GetLastError();
         return -1;
     }
     for (int i = 0; i < count; i++)
@@ -222,7 +228,7 @@ static size_t kernel_count(void)
 static void unload(loaded_device *loaded)
 {
     for (int32_t i = 0; i < loaded->module_count; i++)
-        (void)hip.ModuleUnload(loaded->modules[i]);
+        (void)forget(hip.ModuleUnload(loaded->modules[i]));
     free(loaded->modules);
     free(loaded->functions);
     free(loaded);
@@ -254,11 +260,9 @@ static int find_architecture(loaded_device *loaded, ptrdiff_t *which)
         const int error = hip.ModuleLoadData(&module, objects[*which].image);
         if (error == HIP_OUT_OF_MEMORY)
             return error;
-        if (error != 0) {
-            (void)hip.GetLastError();
+        if (forget(error))
             continue;
-        }
-        (void)hip.ModuleUnload(module);
+        (void)forget(hip.ModuleUnload(module));
         loaded->architecture = objects[*which].architecture;
         return 0;
     }
@@ -308,7 +312,7 @@ static int find_loaded(int ordinal, loaded_device **result)
         *result = (*result)->next;
     if (!*result && (error = load_device(ordinal, result)) == 0) {
         (*result)->next = all_loaded;
-        all_loaded = *result;
+        __atomic_store_n(&all_loaded, *result, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&loaded_lock);
     return error;
@@ -383,10 +387,9 @@ static bool on_host(const void *pointer)
 {
     /* One runtime has one numbering: any device's will do, and one is open. */
     uint32_t type = 0;
-    if (hip.PointerGetAttribute(&type, HIP_POINTER_MEMORY_TYPE, (void *)(uintptr_t)pointer) == 0)
-        return type != __atomic_load_n(&all_loaded, __ATOMIC_ACQUIRE)->memory_type;
-    (void)hip.GetLastError(); /* memory that HIP does not know; no error of the caller's */
-    return true;
+    if (forget(hip.PointerGetAttribute(&type, HIP_POINTER_MEMORY_TYPE, (void *)(uintptr_t)pointer)))
+        return true; /* memory that HIP does not know */
+    return type != __atomic_load_n(&all_loaded, __ATOMIC_ACQUIRE)->memory_type;
 }
 
 static int copy(void *destination, const void *source, size_t bytes, kiln_stream stream)

@@ -58,12 +58,12 @@ int end(int error)
     return error;
 }
 
-API void standin_fail(const char *function, int n, int error);
-void standin_fail(const char *function, int n, int error)
+API void standin_fail(const char *name, int n, int error);
+void standin_fail(const char *name, int n, int error)
 {
     pthread_mutex_lock(&lock);
-    snprintf(fail_name_text, sizeof fail_name_text, "%s", function ? function : "");
-    fail_name = function ? fail_name_text : NULL;
+    snprintf(fail_name_text, sizeof fail_name_text, "%s", name ? name : "");
+    fail_name = name ? fail_name_text : NULL;
     fail_in = n, fail_error = error, failed_name = NULL;
     pthread_mutex_unlock(&lock);
 }
@@ -135,7 +135,7 @@ int hipDeviceGetAttribute(int *value, int attribute, int device)
         const int32_t number = device >= 0 && device < state.device_count ? state.architecture[device] : 0;
         switch (number ? attribute : -1) {
         case 19: *value = 4 << 20; break;
-        case 23: *value = number >> 8; break;
+        case 23: *value = (number >> 12) * 10 + (number >> 8 & 15); break; /* gfx1100: 11 */
         case 61: *value = number >> 4 & 15; break;
         case 63: *value = 304; break;
         case 74:
