@@ -258,8 +258,8 @@ static int32_t architecture_of(const unsigned char *image)
     return 0;
 }
 
-/* Has it a kernel of this name: a symbol NAME.kd, the kernel's descriptor? */
-static bool has_kernel(const unsigned char *image, const char *name)
+/* The descriptor of the kernel with this name, the 64 bytes at the symbol NAME.kd; NULL: there is none. */
+static const unsigned char *descriptor_of(const unsigned char *image, const char *name)
 {
     const Elf64_Ehdr *header = (const Elf64_Ehdr *)image;
     const Elf64_Shdr *sections = (const Elf64_Shdr *)(image + header->e_shoff);
@@ -270,11 +270,30 @@ static bool has_kernel(const unsigned char *image, const char *name)
             continue;
         const char *names = (const char *)image + sections[sections[i].sh_link].sh_offset;
         const Elf64_Sym *symbols = (const Elf64_Sym *)(image + sections[i].sh_offset);
-        for (size_t s = 0; s < sections[i].sh_size / sizeof *symbols; s++)
-            if (strcmp(names + symbols[s].st_name, wanted) == 0)
-                return true;
+        for (size_t n = 0; n < sections[i].sh_size / sizeof *symbols; n++)
+            if (strcmp(names + symbols[n].st_name, wanted) == 0) {
+                const Elf64_Shdr *in = &sections[symbols[n].st_shndx];
+                return image + in->sh_offset + (symbols[n].st_value - in->sh_addr);
+            }
     }
-    return false;
+    return NULL;
+}
+
+/*
+ * Does the machine code want what the description says? Shared memory: as much, or 64 bytes more where a block votes (more
+ * would be private arrays that the compiler has put there). Arguments: as many bytes, 256 of HIP's own behind them. fp32 and
+ * fp16 round to nearest and keep subnormals.
+ */
+static bool descriptor_fits(const unsigned char *descriptor, const gpu_kernel *kernel)
+{
+    uint32_t shared, args, modes;
+    memcpy(&shared, descriptor, 4);
+    memcpy(&args, descriptor + 8, 4);
+    memcpy(&modes, descriptor + 48, 4);
+    /* A struct without members has a byte, which nothing uses. */
+    const uint32_t said = (uint32_t)kernel->shared_bytes;
+    return shared <= said + 64 && (shared >= said || shared == 0) &&
+           args == ((uint32_t)kernel->args_bytes + 7) / 8 * 8 + 256 && (modes >> 12 & 0xff) == 0xf0;
 }
 
 API int hipModuleLoadData(void **handle, const void *image);
@@ -333,11 +352,14 @@ int hipModuleGetFunction(void **result, void *handle, const char *name)
         const gpu_kernel *kernel = kernels_begin;
         while (kernel != kernels_end && strcmp(kernel->name, name) != 0)
             kernel++;
+        const unsigned char *descriptor = m ? descriptor_of(m->image, name) : NULL;
         function *f = NULL;
         if (!m)
             error = INVALID_HANDLE;
-        else if (kernel == kernels_end || !has_kernel(m->image, name))
+        else if (kernel == kernels_end || !descriptor)
             error = NOT_FOUND;
+        else if (!descriptor_fits(descriptor, kernel))
+            error = INVALID_IMAGE;
         else if (!(f = calloc(1, sizeof *f)))
             error = OUT_OF_MEMORY;
         else {

@@ -7,7 +7,7 @@
  * What real devices do to a careless host it does too: work waits in its stream until somebody waits for it; device memory
  * cannot be touched by the host (a fault), and lies between pages that nobody can touch; a stream, module or kernel of another
  * device is refused; an error stays the thread's last one until it is asked for; code objects are ELF files that are checked
- * for their architecture and for the kernel's name.
+ * for their architecture and for the kernel: its name, and what it wants of shared memory, arguments and modes.
  *
  * Environment: KILN_STANDIN_DEVICES ("gfx942,gfx942"): the devices; "" none. KILN_STANDIN_ROCM (6): 5 numbers memory types as
  * ROCm 5 did, and does not know the host's memory.
