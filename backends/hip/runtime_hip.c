@@ -338,7 +338,7 @@ static int read_properties(gpu_device *device)
     device->shared_per_unit = shared_per_unit;
     device->l2_bytes = l2;
     device->memory_bytes = (int64_t)memory;
-    return device->wave == hip_kernels->wave ? 0 : HIP_NO_CODE_FITS;
+    return 0;
 }
 
 static int open_current(gpu_device *device)
