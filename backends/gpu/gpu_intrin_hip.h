@@ -275,8 +275,8 @@ template <class E, int SIZE> struct gpu_tile {
     }
     static GPU_FN void mma(acc &d, const a &x, const a &y)
     {
-        constexpr bool half = __is_same(E, gpu_half);
 #if defined(__gfx950__)
+        constexpr bool half = __is_same(E, gpu_half);
         if constexpr (half && M == 16)
             d.v = __builtin_amdgcn_mfma_f32_16x16x32_f16(cast<h8>(x), cast<h8>(y), d.v, 0, 0, 0);
         else if constexpr (half)
@@ -285,38 +285,13 @@ template <class E, int SIZE> struct gpu_tile {
             d.v = __builtin_amdgcn_mfma_f32_16x16x32_bf16(cast<b8>(x), cast<b8>(y), d.v, 0, 0, 0);
         else
             d.v = __builtin_amdgcn_mfma_f32_32x32x16_bf16(cast<b8>(x), cast<b8>(y), d.v, 0, 0, 0);
-#elif defined(__gfx90a__)
-        if constexpr (half)
-            for (int e = 0; e < 8; e++) {
-                const float u = gpu_to_float(x.v[e]), w = gpu_to_float(y.v[e]);
-                if constexpr (M == 16)
-                    d.v = __builtin_amdgcn_mfma_f32_16x16x4f32(u, w, d.v, 0, 0, 0);
-                else
-                    d.v = __builtin_amdgcn_mfma_f32_32x32x2f32(u, w, d.v, 0, 0, 0);
-            }
-        else
-            for (int h = 0; h < 2; h++) {
-                if constexpr (M == 16)
-                    d.v = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);
-                else
-                    d.v = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);
-            }
 #else
-        for (int h = 0; h < 2; h++) {
-            if constexpr (half && M == 16)
-                d.v = __builtin_amdgcn_mfma_f32_16x16x16f16(part<h4>(x, h), part<h4>(y, h), d.v, 0, 0, 0);
-            else if constexpr (half)
-                d.v = __builtin_amdgcn_mfma_f32_32x32x8f16(part<h4>(x, h), part<h4>(y, h), d.v, 0, 0, 0);
-            else if constexpr (M == 16)
-                d.v = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);
-            else
-                d.v = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(part<s4>(x, h), part<s4>(y, h), d.v, 0, 0, 0);
-        }
+        for (int h = 0; h < 2; h++)
+            mma_half(d, x, y, h);
 #endif
     }
 
-    // One of the two instructions where mma() has two: the products of elements 4h...4h + 3. gfx90a's of fp16 take subnormals
-    // for zero, so it has the fp32 ones.
+    // One of the two instructions where mma() has two: the products of elements 4h...4h + 3.
     static GPU_FN void mma_half(acc &d, const a &x, const a &y, int h)
     {
         if constexpr (__is_same(E, gpu_half)) {
@@ -361,7 +336,7 @@ template <class E, int SIZE> struct gpu_tile {
 // Blocks of a compute unit: what the kernel means, as far as 64 KB of shared memory hold them.
 template <class K> constexpr int gpu_blocks_per_unit()
 {
-    const int fit = (64 << 10) / (int)(sizeof(typename K::shared) + 64);
+    const int fit = (64 << 10) / (int)sizeof(typename K::shared);
     return fit < 1 ? 1 : fit < K::blocks ? fit : K::blocks;
 }
 // Waves of each of a compute unit's four SIMDs.

@@ -38,11 +38,11 @@ done | awk -v table="$table" '
         used[i] = 1
         most = int(512 / waves[i] / 8) * 8
         product = architecture == "gfx950" ? 1 : architecture == "gfx90a" && name ~ /_f16/ ? 8 : 2
-        if (vspill > 0) fail(vspill " vector registers are spilled")
+        if (vspill > 0 && memory[i] == 0) fail(vspill " vector registers are spilled")
         if (vgpr > most) fail(vgpr " vector registers; " waves[i] " waves of a SIMD leave " most)
         if (sspill > lanes[i]) fail(sspill " scalar registers lie in vector lanes; allowed are " lanes[i])
         if (scratch > memory[i]) fail(scratch " bytes of scratch; allowed are " memory[i])
-        if (touch[name] > 0) fail(touch[name] " instructions access scratch")
+        if (touch[name] > 0 && (memory[i] == 0 || unused[i])) fail(touch[name] " instructions access scratch")
         if (dynamic != "false") fail("its stack has no limit")
         if (lds > 65536) fail(lds " bytes of shared memory; a block has 65536")
         if (wave != 64) fail("a wave has " wave " lanes")
@@ -55,7 +55,7 @@ done | awk -v table="$table" '
         if (NF == 0 || /^#/) next
         rules++
         kernel[rules] = "^(" $1 ")$"; chip[rules] = "^(" $2 ")$"; text[rules] = $0
-        waves[rules] = $3; lanes[rules] = $4; memory[rules] = $5; products[rules] = $6; reads[rules] = $7
+        waves[rules] = $3; lanes[rules] = $4; memory[rules] = $5 + 0; unused[rules] = $5 ~ /u$/; products[rules] = $6; reads[rules] = $7
         if (NF != 7) { print "seven columns are wanted: " $0; failures++ }
         next
     }
