@@ -103,6 +103,44 @@ static inline bool attention_is_aligned(const kiln_attention_problem *p)
     return attention_has_aligned_rows(&p->q) && attention_has_aligned_rows(&p->k) && attention_has_aligned_rows(&p->v);
 }
 
+/*
+ * What the rungs on matrix units have in common: 16-bit types without a second score operand, heads of up to 256 columns, and two
+ * kernels for a problem: one for the plain ones whose rows turn out to be aligned, one for the rest of the contract.
+ */
+typedef const gpu_kernel *attention_kernel_of(const kiln_attention_problem *p, bool general);
+
+static inline bool attention_supports_matrix(const gpu_device *device, const kiln_attention_problem *p,
+                                             const char *rung, attention_kernel_of *kernel_of, char *why, size_t cap)
+{
+    if (!attention_supports_all(p, why, cap))
+        return false;
+    if (p->q.type == KILN_FLOAT32 || p->d2 > 0 || p->d > 256 || p->d_v > 256)
+        return snprintf(why, cap, "%s takes 16-bit q, k and v without q2, head sizes up to 256", rung), false;
+    const int32_t needed = kernel_of(p, true)->shared_bytes;
+    if (needed > device->shared_bytes || kernel_of(p, false)->shared_bytes > device->shared_bytes)
+        return snprintf(why, cap,
+                        "the device has %lld bytes of shared memory for a block; a head size of %lld needs %d",
+                        (long long)device->shared_bytes, (long long)p->d, needed),
+               false;
+    return true;
+}
+
+/* gpu_method.kernel: both, where the metadata are plain. */
+static inline const gpu_kernel *attention_either(const kiln_attention_problem *p, attention_kernel_of *kernel_of,
+                                                 bool plain, int32_t i)
+{
+    return i == 0 ? kernel_of(p, true) : i == 1 && plain ? kernel_of(p, false) : NULL;
+}
+
+static inline kiln_status attention_launch(const gpu_device *device, const kiln_attention_problem *p,
+                                           attention_kernel_of *kernel_of, bool plain, kiln_stream stream)
+{
+    plain = plain && attention_is_aligned(p) && attention_has_aligned_rows(&p->o) && p->o.type == p->q.type;
+    const gpu_kernel *kernel = kernel_of(p, !plain);
+    const gpu_attention_args a = attention_args(p, kernel->tile_q, 1);
+    return gpu_launch(device, kernel, &a, gpu_max_blocks(p->max_sms), stream);
+}
+
 /* Takes `bytes` of the workspace (NULL: only counts). Pieces are aligned to 256 bytes. */
 static inline char *attention_take(char **workspace, size_t *used, int64_t bytes)
 {

@@ -40,38 +40,19 @@ static const gpu_kernel *kernel_of(const kiln_attention_problem *p, bool general
 
 static bool supports(const gpu_device *device, const kiln_problem *problem, char *why, size_t cap)
 {
-    const kiln_attention_problem *p = &problem->attention;
-    if (!attention_supports_all(p, why, cap))
-        return false;
-    if (p->q.type == KILN_FLOAT32 || p->d2 > 0 || p->d > 256 || p->d_v > 256)
-        return snprintf(why, cap, "matrix units take 16-bit q, k and v without q2, head sizes up to 256"), false;
-    const gpu_kernel *k = kernel_of(p, true);
-    if (k->shared_bytes > device->shared_bytes || kernel_of(p, false)->shared_bytes > device->shared_bytes)
-        return snprintf(why, cap,
-                        "the device has %lld bytes of shared memory for a block; a head size of %lld needs %d",
-                        (long long)device->shared_bytes, (long long)p->d, k->shared_bytes),
-               false;
-    return true;
+    return attention_supports_matrix(device, &problem->attention, "flash2 on matrix units", kernel_of, why, cap);
 }
 
 static const gpu_kernel *kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
 {
-    const bool plain = attention_is_plain(&problem->attention);
     (void)device;
-    return i == 0            ? kernel_of(&problem->attention, true)
-           : i == 1 && plain ? kernel_of(&problem->attention, false)
-                             : NULL;
+    return attention_either(&problem->attention, kernel_of, attention_is_plain(&problem->attention), i);
 }
 
 static kiln_status run(const gpu_device *device, const kiln_problem *problem, void *workspace, kiln_stream stream)
 {
-    const kiln_attention_problem *p = &problem->attention;
-    const bool plain =
-        attention_is_plain(p) && attention_is_aligned(p) && attention_has_aligned_rows(&p->o) && p->o.type == p->q.type;
-    const gpu_kernel *k = kernel_of(p, !plain);
-    const gpu_attention_args a = attention_args(p, k->tile_q, 1);
     (void)workspace;
-    return gpu_launch(device, k, &a, gpu_max_blocks(p->max_sms), stream);
+    return attention_launch(device, &problem->attention, kernel_of, attention_is_plain(&problem->attention), stream);
 }
 
 /* The largest weight of an fp16 row is at least 2^11, not 2^15, so its smallest ones lie 2^36 below. */
