@@ -245,7 +245,7 @@ static void softmax_short_rows(void *arg, int32_t worker, int64_t begin, int64_t
 
 /*
  * Rows of one element that lie one after another: a vector of rows at a time, by the same formulas. The maximum is the element
- * (0 stands for -inf), so s - m is 0, or -inf, or NaN where s is NaN or +inf; e = l, so y = e; lse = s + (s - m).
+ * (-FLT_MAX stands for -inf), so s - m is 0, or -inf, or NaN where s is NaN or +inf; e = l, so y = e; lse = s + (s - m).
  */
 static bool softmax_is_single(const kiln_softmax_problem *p)
 {

@@ -354,7 +354,6 @@ template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_bac
         open |= write(a.base.p.dk, s, w, key0, dk, (float)p.softmax_scale);
         if (BULK && lane == 0)
             gpu_bulk_wait();
-        // One flag of a warpgroup: its four warps say so one after the other.
         const int any = gpu_group_any(2 + wg, open);
         if (warp == 0 && lane == 0 && w.n0 + wg * 64 < w.seqlen_k) {
             const bool packed = kiln_view_present(&p.cu_seqlens_k);
@@ -363,7 +362,7 @@ template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_bac
                      wg] = any;
         }
     }
-    // My rows to memory, four lanes exchanging so that each has 8 columns in a row. Is something not finite?
+    // My rows to memory. Is something not finite?
     static GPU_FN bool write(const kiln_view &view, const kiln_sequence &s, const work &w, int key0,
                              const float (&sum)[D / 2], float scale)
     {
@@ -371,23 +370,9 @@ template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_bac
         const float limit = gpu_overflow_of(view.type);
         bool open = false;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const bool here = key0 + 8 * h < w.seqlen_k;
-#pragma unroll
-            for (int g = 0; g < D / 32; g++) {
-                uint32_t words[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float y0 = sum[16 * g + 4 * i + 2 * h] * scale, y1 = sum[16 * g + 4 * i + 2 * h + 1] * scale;
-                    open |= here && !(gpu_abs(y0) < limit && gpu_abs(y1) < limit);
-                    words[i] = gpu_pair<E>(y0, y1);
-                }
-                gpu_transpose_quad(words);
-                const int col = 32 * g + gpu_lane() % 4 * 8;
-                if (here && col < view.size[3])
-                    gpu_put<16>(out.at(key0 + 8 * h, col), words);
-            }
-        }
+        for (int h = 0; h < 2; h++)
+            open |= wgmma_store_row<E, D>(out, key0 + 8 * h, key0 + 8 * h < w.seqlen_k, 0, (int)view.size[3], limit,
+                                          [&](int i, int e) { return sum[4 * i + 2 * h + e] * scale; });
         return open;
     }
 };
@@ -482,21 +467,8 @@ template <class E, int D> struct attention_backward_wgmma_finish : attention_bac
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int r = wave % 4 * 16 + lane / 4 + 8 * h;
-            const bool here = q0 + r < s.seqlen_q;
-#pragma unroll
-            for (int g = 0; g < D / 64; g++) {
-                uint32_t words[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float y0 = x[4 * g + i][2 * h] * scale, y1 = x[4 * g + i][2 * h + 1] * scale;
-                    open |= here && !(gpu_abs(y0) < limit && gpu_abs(y1) < limit);
-                    words[i] = gpu_pair<E>(y0, y1);
-                }
-                gpu_transpose_quad(words);
-                const int col = wave / 4 * (D / 2) + 32 * g + lane % 4 * 8;
-                if (here && col < view.size[3])
-                    gpu_put<16>(out.at(r, col), words);
-            }
+            open |= wgmma_store_row<E, D / 2>(out, r, q0 + r < s.seqlen_q, wave / 4 * (D / 2), (int)view.size[3], limit,
+                                              [&](int i, int e) { return x[i][2 * h + e] * scale; });
         }
         open = gpu_block_any(open);
         if (gpu_thread() == 0)

@@ -513,31 +513,14 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
             gpu_wgmma_settle(me.p);
             release(sh.pipe, me);
         }
-        // Four lanes hold two columns each of every eight; they exchange, so that each has eight in a row: one 16-byte store.
         const gpu_rows<E> o(gpu_rows<E>(p.o, s.q_batch, t.head).from(s.q_row + t.q0));
         const float limit = gpu_overflow_of(p.o.type);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const bool here = row + 8 * h < t.rows;
-#pragma unroll
-            for (int g = 0; g < DV / 32; g++) {
-                uint32_t w[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float y[2];
-#pragma unroll
-                    for (int e = 0; e < 2; e++) {
-                        y[e] = factor[h] == 0 ? 0.f : me.o[16 * g + 4 * i + 2 * h + e] * factor[h];
-                        open |= here && !(gpu_abs(y[e]) < limit);
-                    }
-                    w[i] = gpu_pair<E>(y[0], y[1]);
-                }
-                gpu_transpose_quad(w);
-                const int col = 32 * g + gpu_lane() % 4 * 8;
-                if (here && col < p.d_v)
-                    gpu_put<16>(o.at(row + 8 * h, col), w);
-            }
-        }
+        for (int h = 0; h < 2; h++)
+            open |=
+                wgmma_store_row<E, DV>(o, row + 8 * h, row + 8 * h < t.rows, 0, (int)p.d_v, limit, [&](int i, int e) {
+                    return factor[h] == 0 ? 0.f : me.o[4 * i + 2 * h + e] * factor[h];
+                });
         if (gpu_wave_any(open) && gpu_lane() == 0) {
             const int bit = t.round < ROUNDS - 1 ? t.round : ROUNDS - 1;
             gpu_shared_or(&sh.bad[bit / 32], 1u << bit % 32);

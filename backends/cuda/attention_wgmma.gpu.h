@@ -15,6 +15,29 @@ template <int N> struct wgmma_ring {
     }
 };
 
+// My part of a row of an accumulator (gpu_wgmma) to memory; y(i, e): element e of the two that I have of columns 8·i ... Four lanes
+// exchange, so that each has eight columns in a row: one 16-byte store. Is some element not below the limit?
+template <class E, int COLS, class F>
+GPU_FN bool wgmma_store_row(const gpu_rows<E> &out, int row, bool here, int col0, int cols, float limit, F y)
+{
+    bool open = false;
+#pragma unroll
+    for (int g = 0; g < COLS / 32; g++) {
+        uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float y0 = y(4 * g + i, 0), y1 = y(4 * g + i, 1);
+            open |= here && !(gpu_abs(y0) < limit && gpu_abs(y1) < limit);
+            words[i] = gpu_pair<E>(y0, y1);
+        }
+        gpu_transpose_quad(words);
+        const int col = col0 + 32 * g + gpu_lane() % 4 * 8;
+        if (here && col < cols)
+            gpu_put<16>(out.at(row, col), words);
+    }
+    return open;
+}
+
 // A window of step 1: query i sees the keys [i + low, i + high), cut to [0, seqlen_k). Sequences have up to 2^30 rows.
 struct wgmma_window {
     int32_t low, high;

@@ -339,4 +339,4 @@ GPU_FN void gpu_shared_or(uint32_t *p, uint32_t bits)
         extern __shared__ __align__(1024) unsigned char gpu_arena_1024[];                                              \
         __VA_ARGS__::run(a, *(__VA_ARGS__::shared *)gpu_arena_1024);                                                   \
     }                                                                                                                  \
-    GPU_DESCRIBE(NAME, __VA_ARGS__)
+    extern "C" GPU_DESCRIBE(NAME, NAME, (__VA_ARGS__::blocks), __VA_ARGS__)

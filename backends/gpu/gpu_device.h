@@ -145,6 +145,12 @@ template <class T, int ROWS, int COLS, int PAD = 0> struct alignas(32) gpu_array
     }
 };
 
+// What the host knows of the kernel that is the struct in the last arguments (gpu_kernel.h); for GPU_KERNEL.
+#define GPU_DESCRIBE(NAME, ENTRY, BLOCKS, ...)                                                                         \
+    const gpu_kernel GPU_INFO(NAME) = {#NAME,    (void (*)(void))ENTRY,       __VA_ARGS__::threads,                    \
+                                       BLOCKS,   sizeof(__VA_ARGS__::shared), sizeof(__VA_ARGS__::args),               \
+                                       GPU_WAVE, __VA_ARGS__::tile_q,         __VA_ARGS__::tile_k};
+
 #if defined(__CUDACC__)
 #include "gpu_intrin_cuda.h"
 #elif defined(__HIP__)

@@ -333,17 +333,6 @@ template <class E, int SIZE> struct gpu_tile {
     }
 };
 
-// What the host knows of kernel K (gpu_kernel.h).
-#define GPU_DESCRIBE(NAME, ...)                                                                                        \
-    extern "C" const gpu_kernel GPU_INFO(NAME) = {#NAME,                                                               \
-                                                  (void (*)(void))NAME,                                                \
-                                                  __VA_ARGS__::threads,                                                \
-                                                  __VA_ARGS__::blocks,                                                 \
-                                                  sizeof(__VA_ARGS__::shared),                                         \
-                                                  sizeof(__VA_ARGS__::args),                                           \
-                                                  GPU_WAVE,                                                            \
-                                                  __VA_ARGS__::tile_q,                                                 \
-                                                  __VA_ARGS__::tile_k};
 #define GPU_KERNEL(NAME, ...)                                                                                          \
     extern "C" __global__ void __launch_bounds__((__VA_ARGS__::threads), (__VA_ARGS__::blocks))                        \
         NAME(const __grid_constant__ __VA_ARGS__::args a)                                                              \
@@ -352,4 +341,4 @@ template <class E, int SIZE> struct gpu_tile {
         extern __shared__ __align__(128) unsigned char gpu_arena[];                                                    \
         gpu_run_items<__VA_ARGS__>(a, *(__VA_ARGS__::shared *)gpu_arena);                                              \
     }                                                                                                                  \
-    GPU_DESCRIBE(NAME, __VA_ARGS__)
+    extern "C" GPU_DESCRIBE(NAME, NAME, (__VA_ARGS__::blocks), __VA_ARGS__)

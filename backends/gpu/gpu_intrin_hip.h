@@ -361,13 +361,5 @@ template <class K> constexpr int gpu_waves_per_simd()
 extern "C" const char GPU_OBJECTS[];
 #define GPU_KERNEL(NAME, ...)                                                                                          \
     extern "C" __attribute__((section("kiln_hip_kernels")))                                                            \
-    const gpu_kernel GPU_INFO(NAME) = {#NAME,                                                                          \
-                                       (void (*)(void))GPU_OBJECTS,                                                    \
-                                       __VA_ARGS__::threads,                                                           \
-                                       gpu_blocks_per_unit<__VA_ARGS__>(),                                             \
-                                       sizeof(__VA_ARGS__::shared),                                                    \
-                                       sizeof(__VA_ARGS__::args),                                                      \
-                                       GPU_WAVE,                                                                       \
-                                       __VA_ARGS__::tile_q,                                                            \
-                                       __VA_ARGS__::tile_k};
+    GPU_DESCRIBE(NAME, GPU_OBJECTS, (gpu_blocks_per_unit<__VA_ARGS__>()), __VA_ARGS__)
 #endif

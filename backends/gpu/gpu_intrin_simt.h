@@ -422,13 +422,4 @@ template <class E, int SIZE> struct gpu_tile {
             return simt_tensors_of(a);                                                                                 \
         gpu_run_items<__VA_ARGS__>(a, *(__VA_ARGS__::shared *)arena);                                                  \
     }                                                                                                                  \
-    extern "C" __attribute__((section("simt_kernels")))                                                                \
-    const gpu_kernel GPU_INFO(NAME) = {#NAME,                                                                          \
-                                       (void (*)(void))NAME,                                                           \
-                                       __VA_ARGS__::threads,                                                           \
-                                       __VA_ARGS__::blocks,                                                            \
-                                       sizeof(__VA_ARGS__::shared),                                                    \
-                                       sizeof(__VA_ARGS__::args),                                                      \
-                                       GPU_WAVE,                                                                       \
-                                       __VA_ARGS__::tile_q,                                                            \
-                                       __VA_ARGS__::tile_k};
+    extern "C" __attribute__((section("simt_kernels"))) GPU_DESCRIBE(NAME, NAME, (__VA_ARGS__::blocks), __VA_ARGS__)
