@@ -5,7 +5,8 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 "$root/cmake/packages.sh" build
-mapfile -t gpus < <("$root/cmake/gpus.sh")
+options=$("$root/cmake/gpus.sh") # a statement of its own, so that its failure is one
+mapfile -t gpus <<<"$options"
 "$root/cmake/build.sh" release -DKILN_BUILD_PROGRAM=ON -DKILN_BUILD_TESTS=OFF "${gpus[@]}"
 kiln=$root/build/release/bin/kiln
 echo "== kiln bench $*"
