@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * attention_backward_wgmma.c: the method of attention_backward, rung `wgmma` (sm_90): bf16, head sizes up to 128, windows of
- * step 1, lengths, packing, GQA, dlse. Five launches. The rest of the contract, and what must be deterministic, is flash2's; so
+ * step 1, lengths, packing, GQA, dlse. Four launches. The rest of the contract, and what must be deterministic, is flash2's; so
  * are, when the pointers turn out so, rows that the copy engine cannot read.
  */
 #include "attention_backward_wgmma.h"
@@ -14,12 +14,12 @@ extern const gpu_method GPU_NAME(gpu_attention_backward_flash2);
     X(attention_backward_wgmma_prepare_bf16_##d)                                                                       \
     X(attention_backward_wgmma_bf16_##d)                                                                               \
     X(attention_backward_wgmma_finish_bf16_##d)                                                                        \
-    X(attention_backward_wgmma_again_keys_bf16) X(attention_backward_wgmma_again_queries_bf16)
+    X(attention_backward_wgmma_again_bf16)
 #define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
 #define ENTRY(symbol)   &GPU_INFO(symbol),
 WGMMA(DECLARE, 64)
 WGMMA(DECLARE, 128)
-enum { PREPARE, MAIN, FINISH, AGAIN_KEYS, AGAIN_QUERIES, LAUNCHES };
+enum { PREPARE, MAIN, FINISH, AGAIN, LAUNCHES };
 
 static int64_t head_size(const kiln_attention_problem *p)
 {
@@ -64,20 +64,29 @@ static bool supports(const gpu_device *device, const kiln_problem *problem, char
     return true;
 }
 
-/* What lies where in the workspace; its size. */
+/* The sizes of the problem in the kernels' tiles, and what lies where in the workspace; its size. */
 static size_t place(const kiln_attention_problem *p, gpu_wgmma_backward_args *a, char *workspace)
 {
-    const int64_t rows = GPU_WGMMA_ROWS;
     const bool packed_q = kiln_view_present(&p->cu_seqlens_q), packed_k = kiln_view_present(&p->cu_seqlens_k);
+    const int64_t rows = kernels_of(p)[MAIN]->tile_q, batch = packed_q ? 1 : p->batch;
     size_t used = 0;
-    a->q_room = packed_q ? p->total_q / rows + p->batch : p->batch * attention_ceil(p->seqlen_q, rows);
-    a->k_room = packed_k ? p->total_k / rows + p->batch : p->batch * attention_ceil(p->seqlen_k, rows);
-    const int64_t of_q = p->heads * a->q_room * rows, batch = packed_q ? 1 : p->batch;
+    a->base.q_tiles = attention_ceil(p->seqlen_q, GPU_WGMMA_ROWS);
+    a->base.k_tiles = attention_ceil(p->seqlen_k, GPU_WGMMA_ROWS);
+    a->m_tiles = attention_ceil(p->seqlen_q, rows);
+    a->n_tiles = attention_ceil(p->seqlen_k, GPU_WGMMA_KEYS);
+    a->group = p->heads / p->heads_k;
+    a->works = p->heads_k * (packed_k ? p->total_k / GPU_WGMMA_KEYS + p->batch : p->batch * a->n_tiles);
+    a->q_room = packed_q ? p->total_q / rows + p->batch : p->batch * a->m_tiles;
+    const int64_t of_q = p->heads * a->q_room * rows;
+    const int64_t open_q = packed_q ? p->total_q / GPU_WGMMA_ROWS + p->batch : p->batch * a->base.q_tiles;
+    const int64_t open_k = packed_k ? p->total_k / GPU_WGMMA_ROWS + p->batch : p->batch * a->base.k_tiles;
     a->dq = (float *)(void *)attention_take(&workspace, &used, of_q * head_size(p) * 4);
     a->lse = (float *)(void *)attention_take(&workspace, &used, of_q * 4);
     a->delta = (float *)(void *)attention_take(&workspace, &used, of_q * 4);
-    a->open_q = (uint32_t *)(void *)attention_take(&workspace, &used, p->heads * a->q_room * 4);
-    a->open_k = (uint32_t *)(void *)attention_take(&workspace, &used, p->heads_k * a->k_room * 4);
+    a->work = (gpu_wgmma_backward_work *)(void *)attention_take(&workspace, &used, a->works * (int64_t)sizeof *a->work);
+    a->open_q = (int64_t *)(void *)attention_take(&workspace, &used, p->heads * open_q * 8);
+    a->open_k = (int64_t *)(void *)attention_take(&workspace, &used, p->heads_k * open_k * 8);
+    a->open = (uint32_t *)(void *)attention_take(&workspace, &used, 8);
     a->base.delta = (kiln_view){.type = KILN_FLOAT32,
                                 .size = {batch, p->heads, p->total_q, 1},
                                 .stride = {p->heads * p->total_q, p->total_q, 1, 0}};
@@ -102,11 +111,13 @@ static const gpu_kernel *kernel(const gpu_device *device, const kiln_problem *pr
 static bool can_be_read(const kiln_attention_backward_problem *b, gpu_wgmma_backward_args *a)
 {
     const kiln_attention_problem *p = &b->forward;
-    return attention_is_aligned(p) && attention_has_aligned_rows(&p->o) && attention_has_aligned_rows(&b->dout) &&
-           attention_has_aligned_rows(&b->dq) && attention_has_aligned_rows(&b->dk) &&
-           attention_has_aligned_rows(&b->dv) && gpu_tensor_map_of(&p->q, GPU_WGMMA_ROWS, &a->q) &&
-           gpu_tensor_map_of(&b->dout, GPU_WGMMA_ROWS, &a->dout) &&
-           gpu_tensor_map_of(&p->k, 2 * GPU_WGMMA_ROWS, &a->k) && gpu_tensor_map_of(&p->v, 2 * GPU_WGMMA_ROWS, &a->v);
+    const int32_t rows = kernels_of(p)[MAIN]->tile_q;
+    const int64_t most = 1 << 30; /* coordinates have 32 bits */
+    return p->total_q <= most && p->total_k <= most && attention_is_aligned(p) && attention_has_aligned_rows(&p->o) &&
+           attention_has_aligned_rows(&b->dout) && attention_has_aligned_rows(&b->dq) &&
+           attention_has_aligned_rows(&b->dk) && attention_has_aligned_rows(&b->dv) &&
+           gpu_tensor_map_of(&p->q, rows, &a->q) && gpu_tensor_map_of(&b->dout, rows, &a->dout) &&
+           gpu_tensor_map_of(&p->k, GPU_WGMMA_KEYS, &a->k) && gpu_tensor_map_of(&p->v, GPU_WGMMA_KEYS, &a->v);
 }
 
 static kiln_status run(const gpu_device *device, const kiln_problem *problem, void *workspace, kiln_stream stream)
@@ -122,14 +133,11 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     for (a.section = 1; a.section < p->batch * p->heads_k && 2 * a.section * per_head <= device->l2_bytes * 2 / 3;)
         a.section *= 2;
     const gpu_kernel *const *kernels = kernels_of(p);
-    const int64_t rows = GPU_WGMMA_ROWS;
+    const int64_t of_q = p->batch * p->heads * a.m_tiles, records = attention_ceil(a.works, kernels[PREPARE]->threads);
+    const int64_t items[LAUNCHES] = {of_q > records ? of_q : records, a.works, of_q, device->units};
     kiln_status status = KILN_OK;
-    a.base.q_tiles = attention_ceil(p->seqlen_q, rows);
-    for (int i = 0; i < LAUNCHES && status == KILN_OK; i++) { /* again: dk and dv are a part each */
-        a.base.k_tiles = attention_ceil(p->seqlen_k, i == MAIN ? 2 * rows : rows);
-        a.base.items = i == MAIN         ? p->batch * p->heads_k * a.base.k_tiles
-                       : i == AGAIN_KEYS ? p->batch * p->heads_k * a.base.k_tiles * 2
-                                         : p->batch * p->heads * a.base.q_tiles;
+    for (int i = 0; i < LAUNCHES && status == KILN_OK; i++) {
+        a.base.items = items[i];
         status = gpu_launch(device, kernels[i], &a, 0, stream);
     }
     return status;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // attention backward, rung `wgmma` (Hopper, sm_90a), 16-bit types. Against flash2 (two passes that recompute S and dP twice):
-//   one pass. A block owns 128 keys of one KV head, dK and dV stay in registers while Q and dO stream past in tiles of 64 rows;
+//   one pass. A block owns 128 keys of one KV head, dK and dV stay in registers while Q and dO stream past in tiles of BM rows;
 //   scores are computed transposed (keys x queries), so that P and dS are at once the register operands of dV += P·dO and
 //   dK += dS·Q; only dS also goes through shared memory, for dQ = dSᵀ·K needs the keys of both warpgroups: each makes half of
-//   dQ's columns and adds them to an fp32 sum in memory. In whatever order: bits of dq differ from run to run.
+//   dQ and adds it to an fp32 sum in memory. In whatever order: bits of dq differ from run to run.
 //
-//   prepare  D = Σ do·o - dlse, -lse·log2(e), zeroes dQ          finish   dQ scaled and rounded
-//   main     dK, dV, dQ                                          again    what is not finite, by the kernels of flash2
+//   prepare  D = Σ do·o - dlse, -lse·log2(e), zeroes dQ; writes down what each block of `main` works on
+//   main     dK, dV, dQ                                          finish   dQ scaled and rounded
+//   again    what is not finite, by the kernels of flash2: `main` and `finish` list such tiles
 //
 // Accepts what the method (attention_backward_wgmma.c) calls plain. What a hidden row holds has no influence: 0·NaN makes a
 // gradient NaN here, and `again` does its tile with hidden pairs left out.
@@ -17,37 +18,31 @@
 #include "attention_backward_wgmma.h"
 #include "attention_wgmma.gpu.h"
 
-// Where the number of query c of 64 is kept: what one thread needs of two groups of 8 queries lies together.
+// Where the number of query c of a tile is kept: what one thread needs of two groups of 8 queries lies together.
 GPU_FN int wgmma_row_slot(int c)
 {
-    return (c & 48) | (c & 6) << 1 | (c >> 3 & 1) << 1 | (c & 1);
+    return (c & ~15) | (c & 6) << 1 | (c >> 3 & 1) << 1 | (c & 1);
 }
 
 // BULK: dQ leaves through shared memory and one bulk addition per warp, else straight from registers. HOLD: K and V stay in
-// registers as operands (D = 64 only: there is room).
-template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_backward_wgmma {
+// registers as operands (D = BM = 64: there is room).
+template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct attention_backward_wgmma {
     using args = gpu_wgmma_backward_args;
-    static constexpr int BM = GPU_WGMMA_ROWS, BN = 2 * GPU_WGMMA_ROWS, threads = 384, blocks = 1, tile_q = BM,
-                         tile_k = BN;
+    using work = gpu_wgmma_backward_work;
+    static constexpr int BN = GPU_WGMMA_KEYS, threads = 384, blocks = 1, tile_q = BM, tile_k = BN;
     static constexpr int PRODUCER = 24, CONSUMER = 240, PANELS = D / 64, PANEL_Q = BM * 64, PANEL_K = BN * 64;
-    static constexpr int PIECES = D / 16; // of 16 bytes: a thread's share of dQ
+    // A warpgroup's half of dQ: its own 64 rows of 128, or its own columns of 64 rows. TILE: floats of a tile.
+    static constexpr int COLS = BM * D / 128, PIECES = COLS / 8, TILE = BM * D; // pieces of 16 bytes: a thread's share
+    static constexpr int LAST = -1 << 31;     // with the number of a tile in the workspace: the last step
+    static constexpr bool DS_HELD = BM == 64; // dS stays in registers as the operand of dK, else there is no room
 
-    // The block's keys, and the queries that see some of them: tiles [m_first, m_past), of each head of the group.
-    struct work {
-        int head_k, batch, n0, m_first, m_past, group, low, high, seqlen_k;
-        int64_t q_tile; // of head head_k·group, in the workspace
-        GPU_FN int steps() const
-        {
-            return m_past > m_first ? (m_past - m_first) * group : 0;
-        }
-    };
     struct alignas(1024) shared {
         E k[BN * D], v[BN * D], q[STAGES][BM * D], dout[STAGES][BM * D];
         E ds[2][BN * BM];
-        float dq[BULK ? BM * D : 4], lse[STAGES][BM], delta[STAGES][BM];
+        float dq[BULK ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
         uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full;
-        work mine; // here rather than in registers, which are what this kernel is short of
-        kiln_sequence sequence;
+        int32_t step[STAGES][2]; // what is in a stage: see LAST; m, or -1 if nothing is hidden
+        work mine;
     };
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
     // Dynamic shared memory begins here where there is no static one. As constants, addresses need no registers.
@@ -58,43 +53,18 @@ template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_bac
                               LSE = SHARED + offsetof(shared, lse), DELTA = SHARED + offsetof(shared, delta),
                               Q_FULL = SHARED + offsetof(shared, q_full), Q_EMPTY = SHARED + offsetof(shared, q_empty),
                               DO_FULL = SHARED + offsetof(shared, do_full),
-                              DO_EMPTY = SHARED + offsetof(shared, do_empty),
+                              DO_EMPTY = SHARED + offsetof(shared, do_empty), STEP = SHARED + offsetof(shared, step),
                               K_FULL = SHARED + offsetof(shared, k_full), V_FULL = SHARED + offsetof(shared, v_full);
     static constexpr uint32_t Q_BYTES = BM * D * 2, DS_BYTES = BN * BM * 2;
-
-    static GPU_FN void begin(const args &a, shared &sh, int64_t item)
-    {
-        const auto &p = a.base.p.forward;
-        const int64_t tiles = a.base.k_tiles, heads = p.batch * p.heads_k;
-        int64_t n, bh;
-        if (p.masked) { // within a section of heads the tiles with the most queries (of a causal mask) first
-            const int64_t section = gpu_divide(item, a.section * tiles), in = item - section * a.section * tiles;
-            const int64_t rest = heads - section * a.section, here = rest < a.section ? rest : a.section;
-            n = gpu_divide(in, here), bh = section * a.section + in - n * here;
-        } else
-            bh = gpu_divide(item, tiles), n = item - bh * tiles;
-        work w;
-        w.batch = (int)gpu_divide(bh, p.heads_k), w.head_k = (int)(bh - (int64_t)w.batch * p.heads_k),
-        w.n0 = (int)(n * BN);
-        const kiln_sequence s = gpu_sequence_of(p, w.batch);
-        const wgmma_window window(p, s);
-        w.group = (int)(p.heads / p.heads_k), w.low = window.low, w.high = window.high, w.seqlen_k = (int)s.seqlen_k;
-        // Query i sees the keys [i + low, i + high): key j is seen by j - high < i <= j - low.
-        const int last = (w.n0 + BN < w.seqlen_k ? w.n0 + BN : w.seqlen_k) - 1;
-        const int64_t first = (int64_t)w.n0 - w.high + 1, past = (int64_t)last - w.low + 1;
-        const int begin = first < 0 ? 0 : (int)(first < s.seqlen_q ? first : s.seqlen_q);
-        const int end = past < begin ? begin : (int)(past < s.seqlen_q ? past : s.seqlen_q);
-        w.m_first = begin / BM, w.m_past = w.n0 >= w.seqlen_k || end <= begin ? w.m_first : (end + BM - 1) / BM;
-        const bool packed = kiln_view_present(&p.cu_seqlens_q);
-        w.q_tile = (int64_t)w.head_k * w.group * a.q_room + gpu_wgmma_tile_of(packed, w.batch, s.q_row, a.base.q_tiles);
-        sh.mine = w, sh.sequence = s;
-    }
 
     static GPU_FN void run(const args &a, shared &sh)
     {
         if (gpu_shared_address(&sh) != SHARED)
             gpu_trap();
-        if (gpu_thread() == 0) {
+        const int thread = gpu_thread();
+        if (thread < (int)sizeof(work) / 4)
+            ((uint32_t *)&sh.mine)[thread] = ((const uint32_t *)&a.work[gpu_block()])[thread];
+        if (thread == 32) {
             for (int i = 0; i < STAGES; i++) {
                 gpu_mbarrier_init(Q_FULL + 8 * i, 1), gpu_mbarrier_init(Q_EMPTY + 8 * i, 8);
                 gpu_mbarrier_init(DO_FULL + 8 * i, 1), gpu_mbarrier_init(DO_EMPTY + 8 * i, 8);
@@ -103,77 +73,74 @@ template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_bac
             gpu_mbarrier_init_fence();
             gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v),
                 gpu_tensor_prefetch(&a.dout);
-            begin(a, sh, gpu_block());
         }
         gpu_block_barrier();
         const work &w = sh.mine;
-        if (w.n0 >= w.seqlen_k)
+        if (w.keys == 0)
             return;
         const int wg = gpu_warpgroup();
         if (wg == 2) {
             gpu_registers_give<PRODUCER>();
-            if (gpu_thread() == 256 && w.steps() > 0)
-                produce(a, sh.sequence, w);
+            if (gpu_thread() == 256)
+                produce(a, sh);
             return;
         }
         gpu_registers_take<CONSUMER>();
-        consume(a, sh.sequence, w, wg);
+        consume(a, w, wg);
     }
 
-    static GPU_FN void produce(const args &a, const kiln_sequence &s, const work &w)
+    static GPU_FN void produce(const args &a, shared &sh)
     {
+        const work &w = sh.mine;
         wgmma_ring<STAGES> ring;
-        const int steps = w.steps(), q_row = (int)s.q_row, q_batch = (int)s.q_batch, k_row = (int)s.k_row + w.n0,
-                  k_batch = (int)s.k_batch;
-        const float *lse = a.lse + (w.q_tile + w.m_first) * BM, *delta = a.delta + (w.q_tile + w.m_first) * BM;
-        int m = w.m_first, head = w.head_k * w.group;
+        const int m_first = w.m_first, m_past = w.m_past, clear_first = w.clear_first, clear_past = w.clear_past,
+                  q_row = w.q_row, q_batch = w.q_batch, first = w.head_k * (int)a.group, past = first + (int)a.group;
+        int64_t head_tile = w.q_tile;
 #pragma unroll 1
-        for (int j = 0; j < steps; j++) {
-            uint32_t full = Q_FULL + 8 * ring.stage;
-            gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
-            gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
-#pragma unroll
-            for (int c = 0; c < PANELS; c++)
-                gpu_tensor_load(&a.q, Q + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, q_row + m * BM, head,
-                                q_batch);
-            gpu_bulk_load(LSE + ring.stage * BM * 4, lse, BM * 4, full);
-            if (j == 0) {
-                gpu_mbarrier_expect(K_FULL, sizeof(shared::k));
+        for (int head = first; head < past; head++, head_tile += a.q_room)
+#pragma unroll 1
+            for (int m = m_first; m < m_past; m++) {
+                uint32_t full = Q_FULL + 8 * ring.stage;
+                gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
+                sh.step[ring.stage][0] = ((int)head_tile + m) | (m == m_past - 1 && head == past - 1 ? LAST : 0);
+                sh.step[ring.stage][1] = m < clear_first || m >= clear_past ? m : -1;
+                gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll
                 for (int c = 0; c < PANELS; c++)
-                    gpu_tensor_load(&a.k, K + c * PANEL_K * 2, K_FULL, c * 64, k_row, w.head_k, k_batch);
-                gpu_mbarrier_expect(V_FULL, sizeof(shared::v));
+                    gpu_tensor_load(&a.q, Q + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, q_row + m * BM,
+                                    head, q_batch);
+                gpu_bulk_load(LSE + ring.stage * BM * 4, a.lse + (head_tile + m) * BM, BM * 4, full);
+                if (m == m_first && head == first) {
+                    gpu_mbarrier_expect(K_FULL, sizeof(shared::k));
+#pragma unroll
+                    for (int c = 0; c < PANELS; c++)
+                        gpu_tensor_load(&a.k, K + c * PANEL_K * 2, K_FULL, c * 64, w.k_row, w.head_k, w.k_batch);
+                    gpu_mbarrier_expect(V_FULL, sizeof(shared::v));
+#pragma unroll
+                    for (int c = 0; c < PANELS; c++)
+                        gpu_tensor_load(&a.v, V + c * PANEL_K * 2, V_FULL, c * 64, w.k_row, w.head_k, w.k_batch);
+                }
+                full = DO_FULL + 8 * ring.stage;
+                gpu_mbarrier_wait(DO_EMPTY + 8 * ring.stage, ring.parity ^ 1);
+                gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll
                 for (int c = 0; c < PANELS; c++)
-                    gpu_tensor_load(&a.v, V + c * PANEL_K * 2, V_FULL, c * 64, k_row, w.head_k, k_batch);
+                    gpu_tensor_load(&a.dout, DO + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, q_row + m * BM,
+                                    head, q_batch);
+                gpu_bulk_load(DELTA + ring.stage * BM * 4, a.delta + (head_tile + m) * BM, BM * 4, full);
+                ring.next();
             }
-            full = DO_FULL + 8 * ring.stage;
-            gpu_mbarrier_wait(DO_EMPTY + 8 * ring.stage, ring.parity ^ 1);
-            gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
-#pragma unroll
-            for (int c = 0; c < PANELS; c++)
-                gpu_tensor_load(&a.dout, DO + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, q_row + m * BM,
-                                head, q_batch);
-            gpu_bulk_load(DELTA + ring.stage * BM * 4, delta, BM * 4, full);
-            ring.next();
-            lse += BM, delta += BM;
-            if (++m == w.m_past) {
-                const int64_t skip = (a.q_room - (w.m_past - w.m_first)) * BM;
-                m = w.m_first, head++;
-                lse += skip, delta += skip;
-            }
-        }
     }
 
-    static GPU_FN void consume(const args &a, const kiln_sequence &s, const work &w, int wg)
+    static GPU_FN void consume(const args &a, const work &w, int wg)
     {
         const auto &p = a.base.p.forward;
         const int warp = gpu_wave_id() % 4, lane = gpu_lane(), quad = lane % 4;
         const float scale = a.base.scale_log2;
         // A thread holds keys g and g + 8 of its warp's 16 (g = lane / 4) and of every 8 queries the two at 2·quad: element
         // 4·i + 2·h + c is key g + 8·h, query 8·i + 2·quad + c.
-        const int key0 = w.n0 + wg * 64 + warp * 16 + lane / 4;
-        float dk[D / 2], dv[D / 2], x[BM / 2], dp[BM / 2], dq[D / 4];
+        const int key0 = wg * 64 + warp * 16 + lane / 4;
+        float dk[D / 2], dv[D / 2], x[BM / 2], dp[BM / 2], dq[COLS / 2];
         uint32_t weights[BM / 4], ds[BM / 4], held_k[HOLD ? D / 4 : 4], held_v[HOLD ? D / 4 : 4];
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
@@ -190,7 +157,7 @@ template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_bac
                     to[4 * kk + i] = t[i];
             }
         };
-        // 64 keys x 64 queries: keys from `held`, or from shared memory at `own`; the tile of queries at `tile`.
+        // 64 keys x BM queries: keys from `held`, or from shared memory at `own`; the tile of queries at `tile`.
         const auto issue_scores = [&](float(&to)[BM / 2], const uint32_t *held, uint32_t own, uint32_t tile) {
             const uint32_t b = gpu_wgmma_matrix(tile, 16), k = gpu_wgmma_matrix(own + wg * 8192, 16);
 #pragma unroll
@@ -212,22 +179,33 @@ template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_bac
                 gpu_wgmma<E, D>::rs(to, by + 4 * kk, gpu_wgmma_descriptor(b + kk * (2048 >> 4), 1024));
             gpu_wgmma_commit();
         };
-        // 64 queries x D / 2: dSᵀ·K over the block's keys.
+        // 64 keys x D: += dS·rows of the tile, dS from shared memory.
+        const auto issue_dk = [&](int buffer, uint32_t tile) {
+            const uint32_t b = gpu_wgmma_matrix(tile, PANEL_Q * 2),
+                           own = gpu_wgmma_matrix(DS + buffer * DS_BYTES + wg * 8192, 16);
+#pragma unroll
+            for (int kk = 0; kk < BM / 16; kk++)
+                gpu_wgmma<E, D>::kn(dk, gpu_wgmma_descriptor(own + kk / 4 * (PANEL_K * 2 >> 4) + kk % 4 * 2, 1024),
+                                    gpu_wgmma_descriptor(b + kk * (2048 >> 4), 1024));
+            gpu_wgmma_commit();
+        };
+        // 64 queries x COLS: dSᵀ·K over the block's keys.
         const auto issue_dq = [&](int buffer) {
-            const uint32_t b = gpu_wgmma_matrix(DS + buffer * DS_BYTES, 16),
-                           k = gpu_wgmma_matrix(K + (D == 128 ? wg * PANEL_K * 2 : wg * 64), 16);
+            const uint32_t b = gpu_wgmma_matrix(DS + buffer * DS_BYTES + (BM == 128 ? wg * PANEL_K * 2 : 0), 16),
+                           k = gpu_wgmma_matrix(K + (BM == 128 ? 0 : wg * (D == 128 ? PANEL_K * 2 : 64)), 16);
 #pragma unroll
             for (int kk = 0; kk < BN / 16; kk++)
-                gpu_wgmma<E, D / 2>::mn(dq, gpu_wgmma_descriptor(b + kk * (2048 >> 4), 1024),
-                                        gpu_wgmma_descriptor(k + kk * (2048 >> 4), 1024), kk != 0);
+                gpu_wgmma<E, COLS>::mn(dq, gpu_wgmma_descriptor(b + kk * (2048 >> 4), 1024),
+                                       gpu_wgmma_descriptor(k + kk * (2048 >> 4), 1024), kk != 0);
             gpu_wgmma_commit();
         };
         const auto hide = [&](int m) {
+            const int key0 = gpu_again(gpu_thread()) / 32 * 16 + lane / 4;
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int key = key0 + 8 * h, shift = m * BM + 2 * quad; // i = shift + ... sees it if first <= i < past
                 int first = key - w.high + 1 - shift, past = key - w.low + 1 - shift;
-                if (key >= w.seqlen_k)
+                if (key >= w.keys)
                     past = first = BM;
 #pragma unroll
                 for (int i = 0; i < BM / 8; i++)
@@ -264,15 +242,17 @@ template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_bac
             }
         };
         const uint32_t ds_at = DS + (wg * 64 + warp * 16 + lane % 16) * 128 + (((lane / 16) ^ lane % 8) << 4);
-        const auto store_ds = [&](int buffer) { // [key][query]: 64 queries are a row of 128 bytes
+        const auto store_ds =
+            [&](int buffer) { // [key][query]: 64 queries are a row of 128 bytes, then come the next 64
 #pragma unroll
-            for (int i = 0; i < BM / 8; i += 2)
-                gpu_stmatrix_at((ds_at + buffer * DS_BYTES) ^ (i << 4), ds + 2 * i);
-        };
-        const auto dq_out = [&](int tile) { // from the first of the first head on
-            float *to = a.dq + (w.q_tile + tile) * (BM * D) + (wg * 4 + warp) * (8 * D);
+                for (int i = 0; i < BM / 8; i += 2)
+                    gpu_stmatrix_at(((ds_at + buffer * DS_BYTES) ^ (i % 8 << 4)) + i / 8 * (PANEL_K * 2), ds + 2 * i);
+            };
+        const auto dq_out = [&](int tile) {
+            const int mine = gpu_again(gpu_thread()) / 32 * (TILE / 8);
+            float *to = a.dq + (int64_t)tile * TILE + mine;
             if constexpr (BULK) {
-                const uint32_t from = DQ + (wg * 4 + warp) * (PIECES * 512);
+                const uint32_t from = DQ + mine * 4;
                 if (lane == 0)
                     gpu_bulk_wait_read();
                 gpu_wave_barrier();
@@ -289,9 +269,8 @@ template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_bac
                     gpu_add4(to + lane * 4 + i * 128, dq + 4 * i);
         };
 
-        if (w.steps() > 0) {
+        if (w.m_past > w.m_first) {
             wgmma_ring<STAGES> ring;
-            int m = w.m_first, head = 0; // offset of the head's tiles in the workspace
             gpu_mbarrier_wait(K_FULL, 0);
             gpu_mbarrier_wait(V_FULL, 0);
             if constexpr (HOLD)
@@ -301,33 +280,37 @@ template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_bac
             issue_scores(x, held_k, K, Q);
             gpu_wgmma_wait<0>();
             gpu_wgmma_settle(x);
+            bool last = false;
 #pragma unroll 1
-            for (int j = 0; j < w.steps(); j++) { // under way at this point: dK of step j - 1
+            for (int j = 0; !last; j++) { // under way at this point: dK of step j - 1
                 const int stage = ring.stage;
                 gpu_mbarrier_wait(DO_FULL + 8 * stage, ring.parity);
+                const int m = gpu_load_at(STEP + 8 * stage + 4);
                 gpu_wgmma_fence();
                 issue_scores(dp, held_v, V, DO + stage * Q_BYTES);
-                const int i0 = m * BM;
-                if (w.n0 + BN > w.seqlen_k || w.n0 + BN > i0 + w.high || w.n0 < i0 + BM - 1 + w.low)
+                if (m >= 0)
                     hide(m);
                 weigh(stage);
                 gpu_wgmma_fence();
                 issue_rows(dv, weights, DO + stage * Q_BYTES);
                 gpu_wgmma_wait<1>();
                 gpu_wgmma_settle(dp);
-                gpu_wgmma_settle(ds);
+                if constexpr (DS_HELD)
+                    gpu_wgmma_settle(ds);
                 if (lane == 0 && j > 0)
                     gpu_mbarrier_arrive(Q_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
                 gradients(stage);
                 store_ds(j & 1);
                 gpu_async_fence();
+                const int tile = gpu_uniform(gpu_load_at(STEP + 8 * stage));
+                last = tile < 0;
                 gpu_wgmma_wait<0>(); // dV: beside the next scores the compiler runs out of registers
                 gpu_wgmma_settle(dv);
                 gpu_wgmma_settle(weights);
                 if (lane == 0)
                     gpu_mbarrier_arrive(DO_EMPTY + 8 * stage);
                 ring.next();
-                if (j + 1 < w.steps())
+                if (!last)
                     gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
                 gpu_wgmma_fence();
                 issue_scores(x, held_k, K,
@@ -337,71 +320,135 @@ template <class E, int D, int STAGES, bool BULK, bool HOLD> struct attention_bac
                 gpu_named_barrier(1, 256);
                 gpu_wgmma_fence();
                 issue_dq(j & 1);
-                issue_rows(dk, ds, Q + stage * Q_BYTES);
+                if constexpr (DS_HELD)
+                    issue_rows(dk, ds, Q + stage * Q_BYTES);
+                else
+                    issue_dk(j & 1, Q + stage * Q_BYTES);
                 gpu_wgmma_wait<1>();
                 gpu_wgmma_settle(x);
                 gpu_wgmma_settle(dq);
-                dq_out(head + m);
-                if (++m == w.m_past)
-                    m = w.m_first, head += (int)a.q_room;
+                dq_out(tile & ~LAST);
             }
             gpu_wgmma_wait<0>();
             gpu_wgmma_settle(dk);
             gpu_wgmma_settle(dv);
             gpu_wgmma_settle(x);
         }
-        bool open = write(a.base.p.dv, s, w, key0, dv, 1.f);
-        open |= write(a.base.p.dk, s, w, key0, dk, (float)p.softmax_scale);
+        bool open = write(a.base.p.dv, w, key0, dv, 1.f);
+        open |= write(a.base.p.dk, w, key0, dk, (float)p.softmax_scale);
         if (BULK && lane == 0)
             gpu_bulk_wait();
-        const int any = gpu_group_any(2 + wg, open);
-        if (warp == 0 && lane == 0 && w.n0 + wg * 64 < w.seqlen_k) {
-            const bool packed = kiln_view_present(&p.cu_seqlens_k);
-            const int64_t tiles = (p.seqlen_k + GPU_WGMMA_ROWS - 1) / GPU_WGMMA_ROWS;
-            a.open_k[w.head_k * a.k_room + gpu_wgmma_tile_of(packed, w.batch, s.k_row, tiles) + w.n0 / GPU_WGMMA_ROWS +
-                     wg] = any;
-        }
+        if (gpu_group_any(2 + wg, open) && warp == 0 && lane == 0)
+            a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + wg;
     }
     // My rows to memory. Is something not finite?
-    static GPU_FN bool write(const kiln_view &view, const kiln_sequence &s, const work &w, int key0,
-                             const float (&sum)[D / 2], float scale)
+    static GPU_FN bool write(const kiln_view &view, const work &w, int key0, const float (&sum)[D / 2], float scale)
     {
-        const gpu_rows<E> out(gpu_rows<E>(view, s.k_batch, w.head_k).from(s.k_row));
+        const gpu_rows<E> out(gpu_rows<E>(view, w.k_batch, w.head_k).from(w.k_row));
         const float limit = gpu_overflow_of(view.type);
         bool open = false;
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            open |= wgmma_store_row<E, D>(out, key0 + 8 * h, key0 + 8 * h < w.seqlen_k, 0, (int)view.size[3], limit,
+            open |= wgmma_store_row<E, D>(out, key0 + 8 * h, key0 + 8 * h < w.keys, 0, (int)view.size[3], limit,
                                           [&](int i, int e) { return sum[4 * i + 2 * h + e] * scale; });
         return open;
     }
 };
 
 // A tile of queries of one head: item = (batch, head, tile).
-template <class E, int D> struct attention_backward_wgmma_tiles {
+template <class E, int D, int ROWS> struct attention_backward_wgmma_tiles {
     using args = gpu_wgmma_backward_args;
-    static constexpr int BM = GPU_WGMMA_ROWS, threads = 256, blocks = 2, tile_q = BM, tile_k = 0;
+    static constexpr int BM = ROWS, TILE = BM * D, threads = 256, blocks = 2, tile_q = BM, tile_k = 0;
     struct shared {
         gpu_array<float, 1, 1> none;
     };
     static GPU_FN int64_t slot(const args &a, const kiln_sequence &s, const gpu_item &of)
     {
         return of.head * a.q_room +
-               gpu_wgmma_tile_of(kiln_view_present(&a.base.p.forward.cu_seqlens_q), of.batch, s.q_row, a.base.q_tiles) +
+               gpu_wgmma_tile_of(kiln_view_present(&a.base.p.forward.cu_seqlens_q), of.batch, s.q_row, BM, a.m_tiles) +
                of.tile;
     }
 };
 
-template <class E, int D> struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D> {
-    using base = attention_backward_wgmma_tiles<E, D>;
+template <class E, int D, int ROWS>
+struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, ROWS> {
+    using base = attention_backward_wgmma_tiles<E, D, ROWS>;
     using typename base::args, typename base::shared;
+    using work = gpu_wgmma_backward_work;
+    static constexpr int BM = base::BM, BN = GPU_WGMMA_KEYS, threads = base::threads;
+
+    static GPU_FN int64_t first_tile(const kiln_attention_problem &p, int64_t b) // of packed keys, of KV head 0
+    {
+        const int64_t row = gpu_read<int32_t>(p.cu_seqlens_k, b);
+        return gpu_wgmma_tile_of(true, b, row < 0 ? 0 : row < p.total_k ? row : p.total_k, BN, 0);
+    }
+    static GPU_FN work work_of(const args &a, int64_t block)
+    {
+        const auto &p = a.base.p.forward;
+        const int64_t tiles = a.n_tiles, heads = p.batch * p.heads_k;
+        int64_t batch = 0, head_k, n;
+        if (kiln_view_present(&p.cu_seqlens_k)) { // tile by tile, all heads: of the last b that does not begin after it
+            const int64_t tile = gpu_divide(block, p.heads_k);
+            int64_t past = p.batch;
+#pragma unroll 1
+            while (past - batch > 1) {
+                const int64_t b = (batch + past) / 2;
+                if (first_tile(p, b) <= tile)
+                    batch = b;
+                else
+                    past = b;
+            }
+            head_k = block - tile * p.heads_k, n = tile - first_tile(p, batch); // < 0: before all
+        } else {
+            int64_t bh;
+            if (p.masked) { // within a section of heads the tiles with the most queries (of a causal mask) first
+                const int64_t section = gpu_divide(block, a.section * tiles), in = block - section * a.section * tiles;
+                const int64_t rest = heads - section * a.section, here = rest < a.section ? rest : a.section;
+                n = gpu_divide(in, here), bh = section * a.section + in - n * here;
+            } else
+                bh = gpu_divide(block, tiles), n = block - bh * tiles;
+            batch = gpu_divide(bh, p.heads_k), head_k = bh - batch * p.heads_k;
+        }
+        const int64_t n0 = n * BN;
+        const kiln_sequence s = gpu_sequence_of(p, batch);
+        const wgmma_window window(p, s);
+        const int64_t left = s.seqlen_k - n0, keys = n < 0 || left < 0 ? 0 : left < BN ? left : BN, most = 1 << 30;
+        const int64_t low = window.low - n0 < -most ? -most : window.low - n0,
+                      high = window.high - n0 < -most ? -most : window.high - n0;
+        work w;
+        w.q_row = (int32_t)s.q_row, w.q_batch = (int32_t)s.q_batch;
+        w.k_row = (int32_t)(s.k_row + n0), w.k_batch = (int32_t)s.k_batch;
+        w.head_k = (int32_t)head_k, w.keys = (int32_t)keys, w.low = (int32_t)low, w.high = (int32_t)high;
+        // My key j is seen by the queries j - high < i <= j - low; all of them by BN - high <= i <= -low.
+        const auto within = [](int64_t x, int64_t least, int64_t past) {
+            return x < least ? least : x < past ? x : past;
+        };
+        const int64_t begin = within(1 - high, 0, s.seqlen_q), end = within(keys - low, begin, s.seqlen_q);
+        w.m_first = (int32_t)(begin / BM);
+        w.m_past = keys == 0 || end == begin ? w.m_first : (int32_t)((end + BM - 1) / BM);
+        w.clear_first = high >= BN ? 0 : (int32_t)((BN - high + BM - 1) / BM);
+        w.clear_past = keys < BN || 1 - low < BM ? 0 : (int32_t)((1 - low) / BM);
+        const bool packed = kiln_view_present(&p.cu_seqlens_q);
+        w.q_tile = head_k * a.group * a.q_room + gpu_wgmma_tile_of(packed, batch, s.q_row, BM, a.m_tiles);
+        w.again = (batch * p.heads_k + head_k) * a.base.k_tiles + n * (BN / GPU_WGMMA_ROWS);
+        return w;
+    }
+
+    // Each block also makes as many records for `main` as it has threads.
     static GPU_FN void run(const args &a, shared &, int64_t item)
     {
-        constexpr int PER_ROW = D / 8, ROWS = base::threads / PER_ROW, STEPS = base::BM / ROWS;
+        constexpr int PER_ROW = D / 8, STEP = threads / PER_ROW, STEPS = BM / STEP;
         const auto &p = a.base.p.forward;
-        const gpu_item of(p, item, a.base.q_tiles);
+        const int64_t at = item * threads + gpu_thread();
+        if (at < a.works)
+            a.work[at] = work_of(a, at);
+        if (at < 2)
+            a.open[at] = 0; // the lists are empty
+        if (item >= p.batch * p.heads * a.m_tiles)
+            return;
+        const gpu_item of(p, item, a.m_tiles);
         const kiln_sequence s = gpu_sequence_of(p, of.batch);
-        const int64_t q0 = of.tile * base::BM, tile = base::slot(a, s, of);
+        const int64_t q0 = of.tile * BM, tile = base::slot(a, s, of);
         if (q0 >= s.seqlen_q)
             return;
         const int col = gpu_thread() % PER_ROW * 8, r0 = gpu_thread() / PER_ROW;
@@ -410,13 +457,13 @@ template <class E, int D> struct attention_backward_wgmma_prepare : attention_ba
         gpu_vec<E, 8> x[STEPS] = {}, y[STEPS] = {};
 #pragma unroll
         for (int i = 0; i < STEPS; i++)
-            if (q0 + r0 + i * ROWS < s.seqlen_q && col < p.d_v)
-                x[i] = gpu_load<8>(o, r0 + i * ROWS, col), y[i] = gpu_load<8>(dout, r0 + i * ROWS, col);
-        float *sums = a.dq + tile * (base::BM * D);
+            if (q0 + r0 + i * STEP < s.seqlen_q && col < p.d_v)
+                x[i] = gpu_load<8>(o, r0 + i * STEP, col), y[i] = gpu_load<8>(dout, r0 + i * STEP, col);
+        float *sums = a.dq + tile * base::TILE;
         const gpu_vec<float, 4> zero = {};
 #pragma unroll
-        for (int i = 0; i < D / 16; i++)
-            gpu_put<16>(sums + (gpu_thread() + 256 * i) * 4, &zero);
+        for (int i = 0; i < base::TILE / 4 / threads; i++)
+            gpu_put<16>(sums + (gpu_thread() + threads * i) * 4, &zero);
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             float sum = 0;
@@ -426,7 +473,7 @@ template <class E, int D> struct attention_backward_wgmma_prepare : attention_ba
             sum = gpu_wave_sum<PER_ROW>(sum);
             if (gpu_thread() % PER_ROW != 0)
                 continue;
-            const int r = r0 + i * ROWS;
+            const int r = r0 + i * STEP;
             const int64_t row = s.q_row + q0 + r;
             float lse = gpu_minus_infinity(); // past the last: no weight
             if (q0 + r < s.seqlen_q) {
@@ -435,30 +482,32 @@ template <class E, int D> struct attention_backward_wgmma_prepare : attention_ba
                 if (kiln_view_present(&a.base.p.dlse))
                     sum -= gpu_read<float>(a.base.p.dlse, s.q_batch, of.head, row);
             }
-            a.lse[tile * base::BM + wgmma_row_slot(r)] = lse;
-            a.delta[tile * base::BM + wgmma_row_slot(r)] = sum;
+            a.lse[tile * BM + wgmma_row_slot(r)] = lse;
+            a.delta[tile * BM + wgmma_row_slot(r)] = sum;
             if (q0 + r < s.seqlen_q) // for `again`
                 gpu_write<float>(a.base.delta, s.q_batch, of.head, row, 0, sum);
         }
     }
 };
 
-template <class E, int D> struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D> {
-    using base = attention_backward_wgmma_tiles<E, D>;
+template <class E, int D, int ROWS>
+struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, ROWS> {
+    using base = attention_backward_wgmma_tiles<E, D, ROWS>;
     using typename base::args, typename base::shared;
+    static constexpr int BM = base::BM, COLS = BM * D / 128, PIECES = COLS / 8;
     static GPU_FN void run(const args &a, shared &, int64_t item)
     {
         const auto &p = a.base.p.forward;
-        const gpu_item of(p, item, a.base.q_tiles);
+        const gpu_item of(p, item, a.m_tiles);
         const kiln_sequence s = gpu_sequence_of(p, of.batch);
-        const int64_t q0 = of.tile * base::BM, tile = base::slot(a, s, of);
+        const int64_t q0 = of.tile * BM, tile = base::slot(a, s, of);
         if (q0 >= s.seqlen_q)
             return;
         const int wave = gpu_wave_id(), lane = gpu_lane();
-        const float *sums = a.dq + tile * (base::BM * D) + wave * (8 * D) + lane * 4;
-        gpu_vec<float, 4> x[D / 16];
+        const float *sums = a.dq + tile * base::TILE + wave * (base::TILE / 8) + lane * 4;
+        gpu_vec<float, 4> x[PIECES];
 #pragma unroll
-        for (int i = 0; i < D / 16; i++)
+        for (int i = 0; i < PIECES; i++)
             gpu_move<16>(&x[i], sums + 128 * i);
         const auto &view = a.base.p.dq;
         const gpu_rows<E> out(gpu_rows<E>(view, s.q_batch, of.head).from(s.q_row + q0));
@@ -466,44 +515,36 @@ template <class E, int D> struct attention_backward_wgmma_finish : attention_bac
         bool open = false;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int r = wave % 4 * 16 + lane / 4 + 8 * h;
-            open |= wgmma_store_row<E, D / 2>(out, r, q0 + r < s.seqlen_q, wave / 4 * (D / 2), (int)view.size[3], limit,
-                                              [&](int i, int e) { return x[i][2 * h + e] * scale; });
+            const int r = wave % (BM / 16) * 16 + lane / 4 + 8 * h;
+            open |= wgmma_store_row<E, COLS>(out, r, q0 + r < s.seqlen_q, wave / (BM / 16) * COLS, (int)view.size[3],
+                                             limit, [&](int i, int e) { return x[i][2 * h + e] * scale; });
         }
-        open = gpu_block_any(open);
-        if (gpu_thread() == 0)
-            a.open_q[tile] = open;
+        if (gpu_block_any(open) && gpu_thread() == 0)
+            for (int64_t row = q0; row < q0 + BM && row < s.seqlen_q; row += GPU_WGMMA_ROWS) // `again` counts downwards
+                a.open_q[gpu_atomic_add(&a.open[1], 1)] =
+                    (of.batch * p.heads + of.head) * a.base.q_tiles + a.base.q_tiles - 1 - row / GPU_WGMMA_ROWS;
     }
 };
 
-// Tiles whose gradient is not finite, by the kernels of flash2 (the same tiles: 64 queries, 64 keys).
-template <class E> struct attention_backward_wgmma_again_keys : attention_backward_keys<attention_backward_matrix<E>> {
+// Tiles whose gradient is not finite, by the kernels of flash2: item = block, each takes its share of the lists.
+template <class E, class TILES> struct attention_backward_wgmma_again {
     using args = gpu_wgmma_backward_args;
-    using base = attention_backward_keys<attention_backward_matrix<E>>;
-    static GPU_FN void run(const args &a, typename base::shared &sh, int64_t item)
+    using keys = attention_backward_keys<TILES>;
+    using queries = attention_backward_queries<TILES>;
+    using shared = typename keys::shared;
+    static constexpr int threads = keys::threads, blocks = 1, tile_q = keys::tile_q, tile_k = keys::tile_k;
+    static_assert(tile_q == GPU_WGMMA_ROWS && tile_k == GPU_WGMMA_ROWS, "tiles are counted alike");
+    static GPU_FN void run(const args &a, shared &sh, int64_t item)
     {
-        const auto &p = a.base.p.forward;
-        const int64_t parts = base::ceil_parts(p.d) + base::ceil_parts(p.d_v), tiles = a.base.k_tiles,
-                      at = item / parts / tiles;
-        const int64_t batch = at / p.heads_k, tile = item / parts % tiles;
-        const kiln_sequence s = gpu_sequence_of(p, batch);
-        const bool packed = kiln_view_present(&p.cu_seqlens_k);
-        if (tile * GPU_WGMMA_ROWS < s.seqlen_k &&
-            a.open_k[at % p.heads_k * a.k_room + gpu_wgmma_tile_of(packed, batch, s.k_row, tiles) + tile])
-            base::run(a.base, sh, item);
-    }
-};
-template <class E>
-struct attention_backward_wgmma_again_queries : attention_backward_queries<attention_backward_matrix<E>> {
-    using args = gpu_wgmma_backward_args;
-    using base = attention_backward_queries<attention_backward_matrix<E>>;
-    static GPU_FN void run(const args &a, typename base::shared &sh, int64_t item)
-    {
-        const auto &p = a.base.p.forward;
-        gpu_item of(p, item / base::ceil_parts(p.d), a.base.q_tiles);
-        of.tile = a.base.q_tiles - 1 - of.tile; // as base::run() counts them
-        const kiln_sequence s = gpu_sequence_of(p, of.batch);
-        if (of.tile * GPU_WGMMA_ROWS < s.seqlen_q && a.open_q[attention_backward_wgmma_tiles<E, 64>::slot(a, s, of)])
-            base::run(a.base, sh, item);
+        const int64_t of_keys = 2 * (int64_t)a.open[0], all = of_keys + a.open[1]; // dk and dv are an item each
+#pragma unroll 1
+        for (int64_t i = item; i < all; i += a.items) {
+            if (i != item)
+                gpu_next_item();
+            if (i < of_keys)
+                keys::run(a.base, sh, 2 * a.open_k[i / 2] + i % 2);
+            else
+                queries::run(a.base, sh, a.open_q[i - of_keys]);
+        }
     }
 };

@@ -5,29 +5,49 @@
 
 #include "tensor_map.h"
 
-enum { GPU_WGMMA_ROWS = 64 }; /* of a tile of queries, and keys of a warpgroup */
+enum {
+    GPU_WGMMA_ROWS = 64,  /* of a tile that is done again, and keys of a warpgroup */
+    GPU_WGMMA_KEYS = 128, /* of a block */
+};
+
+/* What one block of the main kernel works on: `prepare` writes it down, or one thread would spend 2 us on it while its block
+ * waits. m counts tiles of queries, of which the first is the sequence's. */
+typedef struct gpu_wgmma_backward_work {
+    int32_t q_row, q_batch, k_row, k_batch; /* of the sequence's first query, of my first key */
+    int32_t head_k, keys;                   /* 128, fewer at the end of a sequence; 0: nothing to do at all */
+    int32_t low, high;                      /* query i sees of my keys [i + low, i + high) */
+    int32_t m_first, m_past;                /* tiles with queries that see one */
+    int32_t clear_first, clear_past;        /* of these, where all queries see all my keys */
+    int64_t q_tile;                         /* in the workspace: m = 0 of the group's first head */
+    int64_t again;                          /* my first tile as `again` counts */
+} gpu_wgmma_backward_work;
 
 /*
- * Workspace by tiles of GPU_WGMMA_ROWS rows. A head has q_room tiles of queries, of all sequences (gpu_wgmma_tile_of() says where
- * one begins), a KV head k_room tiles of keys.
+ * Workspace by tiles of queries, whose size depends on the head size. A head has q_room of them, of all sequences
+ * (gpu_wgmma_tile_of() says where one begins).
  */
 typedef struct gpu_wgmma_backward_args {
     union {
-        int64_t items; /* base.items */
-        gpu_backward_args base;
+        int64_t items;          /* base.items */
+        gpu_backward_args base; /* q_tiles, k_tiles: of GPU_WGMMA_ROWS, as `again` counts */
     };
-    int64_t q_room, k_room;
-    int64_t section;           /* masked: KV heads whose Q, dO and dQ are meant to share the L2 */
-    float *dq;                 /* tiles of rows x D fp32 sums, in the order of the registers */
-    float *lse, *delta;        /* tiles of rows: -lse·log2(e), and D - dlse; in the order of the registers */
-    uint32_t *open_q, *open_k; /* a tile's gradient is not finite: to be done again */
+    int64_t m_tiles, n_tiles; /* of the longest sequence: of the kernel's tiles of queries, of GPU_WGMMA_KEYS */
+    int64_t q_room;
+    int64_t works, group;          /* blocks of the main kernel; heads of a KV head */
+    int64_t section;               /* masked: KV heads whose Q, dO and dQ are meant to share the L2 */
+    gpu_wgmma_backward_work *work; /* in the order of the blocks */
+    float *dq;                     /* tiles of rows x D fp32 sums, in the order of the registers */
+    float *lse, *delta;            /* tiles of rows: -lse·log2(e), and D - dlse; in the order of the registers */
+    /* Tiles whose gradient is not finite, to be done again: numbers of tiles of keys, and of queries; how many of each. */
+    int64_t *open_k, *open_q;
+    uint32_t *open;
     gpu_tensor_map q, k, v, dout;
 } gpu_wgmma_backward_args;
 
-/* The first tile of sequence b, whose first row of a packed tensor is `row`: sequences never share one. */
-KILN_INLINE int64_t gpu_wgmma_tile_of(bool packed, int64_t b, int64_t row, int64_t tiles_of_sequence)
+/* The first tile of `rows` rows of sequence b, whose first row of a packed tensor is `row`: sequences never share one. */
+KILN_INLINE int64_t gpu_wgmma_tile_of(bool packed, int64_t b, int64_t row, int64_t rows, int64_t tiles_of_sequence)
 {
-    return packed ? row / GPU_WGMMA_ROWS + b : b * tiles_of_sequence;
+    return packed ? row / rows + b : b * tiles_of_sequence;
 }
 
 #endif

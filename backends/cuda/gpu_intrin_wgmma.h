@@ -93,6 +93,12 @@ GPU_FN void gpu_async_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+GPU_FN int gpu_load_at(uint32_t p)
+{
+    int x;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(p));
+    return x;
+}
 GPU_FN gpu_vec<float, 4> gpu_load4_at(uint32_t p)
 {
     gpu_vec<float, 4> x;
@@ -167,6 +173,7 @@ GPU_FN uint64_t gpu_wgmma_descriptor(uint32_t matrix, uint32_t stride)
 // rs: D += A·B, A from registers, B from shared memory with rows along the depth.
 // For the backward pass, where the first product of a chain writes only, so that no old value is kept alive:
 // kk: as ss. rk: as ss with A from registers. mn: D = (+=) Aᵀ·B, both from shared memory with rows along the depth.
+// kn: as rs, A from shared memory with neighbours along the depth.
 template <class E, int N> struct gpu_wgmma;
 
 // The names of the first so many operands.
@@ -243,6 +250,12 @@ template <class E, int N> struct gpu_wgmma;
                     : GPU_D##COUNT(0)                                                                                  \
                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                             \
         }                                                                                                              \
+        static GPU_FN void kn(float (&d)[COUNT], uint64_t a, uint64_t b)                                               \
+        {                                                                                                              \
+            asm volatile(GPU_WGMMA_ASM(TYPE, N, COUNT, "1", "%" #P1 ", %" #P2 ", p, 1, 1, 0, 1")                       \
+                         : GPU_D##COUNT(0)                                                                             \
+                         : "l"(a), "l"(b));                                                                            \
+        }                                                                                                              \
         static GPU_FN void mn(float (&d)[COUNT], uint64_t a, uint64_t b, bool next)                                    \
         {                                                                                                              \
             if (!next)                                                                                                 \
@@ -277,10 +290,21 @@ GPU_FN void gpu_ldmatrix_at(uint32_t (&x)[4], uint32_t p)
                  : "memory");
 }
 
-// The number of a warpgroup, known to be the same in all its lanes.
+// A number that is the same in all lanes, known to be: it needs no register of its own, nor does what depends on it alone.
+GPU_FN int gpu_uniform(int x)
+{
+    return __shfl_sync(0xffffffffu, x, 0);
+}
+// The same number, but what follows from it is worked out where it is used: kept from before, it would need a register.
+GPU_FN int gpu_again(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+// The number of a warpgroup.
 GPU_FN int gpu_warpgroup()
 {
-    return __shfl_sync(0xffffffffu, gpu_thread() / 128, 0);
+    return gpu_uniform(gpu_thread() / 128);
 }
 // A barrier of `threads` threads, all of whose warps call it; number 0 is the block barrier.
 GPU_FN void gpu_named_barrier(int number, int threads)

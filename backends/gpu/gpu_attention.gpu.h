@@ -9,21 +9,22 @@
 #include "../../common/window.h"
 #include "gpu_device.h"
 
-// A work item of a kernel that walks over (batch, head, tile of rows): which one. Long rows of causal problems come first
-// when the caller counts tiles downwards.
-struct gpu_item {
-    int64_t batch, head, tile;
-    GPU_FN gpu_item(const kiln_attention_problem &p, int64_t item, int64_t tiles)
-        : batch(item / tiles / p.heads), head(item / tiles % p.heads), tile(item % tiles)
-    {
-    }
-};
-
 // a / b of numbers >= 0: 64-bit division is a subroutine of a hundred instructions, and nearly always not needed.
 GPU_FN int64_t gpu_divide(int64_t a, int64_t b)
 {
     return ((a | b) >> 31) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
 }
+
+// A work item of a kernel that walks over (batch, head, tile of rows): which one. Long rows of causal problems come first
+// when the caller counts tiles downwards.
+struct gpu_item {
+    int64_t batch, head, tile;
+    GPU_FN gpu_item(const kiln_attention_problem &p, int64_t item, int64_t tiles)
+    {
+        const int64_t at = gpu_divide(item, tiles);
+        tile = item - at * tiles, batch = gpu_divide(at, p.heads), head = at - batch * p.heads;
+    }
+};
 
 GPU_FN int64_t gpu_clamp(int64_t x, int64_t low, int64_t high, uint32_t bit, uint32_t &status)
 {
