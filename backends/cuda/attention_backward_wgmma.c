@@ -1,42 +1,56 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * attention_backward_wgmma.c: the method of attention_backward, rung `wgmma` (sm_90): bf16, head sizes up to 128, windows of
- * step 1, lengths, packing, GQA, dlse. Four launches. The rest of the contract, and what must be deterministic, is flash2's; so
- * are, when the pointers turn out so, rows that the copy engine cannot read.
+ * attention_backward_wgmma.c: the method of attention_backward, rung `wgmma` (sm_90): 16-bit types, head sizes up to 128, windows
+ * of step 1, lengths, packing, GQA, dlse, DETERMINISTIC. Four launches. The rest of the contract is flash2's; so are, when the
+ * pointers turn out so, rows that the copy engine cannot read.
  */
 #include "attention_backward_wgmma.h"
 
 #include "../gpu/attention_forward.h"
 
-extern const gpu_method GPU_NAME(gpu_attention_backward_flash2);
+extern const gpu_method GPU_NAME(gpu_attention_backward_flash2), GPU_NAME(gpu_attention_backward_flash2_fma);
 
-#define WGMMA(X, d)                                                                                                    \
-    X(attention_backward_wgmma_prepare_bf16_##d)                                                                       \
-    X(attention_backward_wgmma_bf16_##d)                                                                               \
-    X(attention_backward_wgmma_finish_bf16_##d)                                                                        \
-    X(attention_backward_wgmma_again_bf16)
+#define WGMMA(X, type, d)                                                                                              \
+    X(attention_backward_wgmma_prepare_##type##_##d)                                                                   \
+    X(attention_backward_wgmma_##type##_##d)                                                                           \
+    X(attention_backward_wgmma_finish_##type##_##d)                                                                    \
+    X(attention_backward_wgmma_again_##type)                                                                           \
+    X(attention_backward_wgmma_ordered_##type##_##d)
 #define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
 #define ENTRY(symbol)   &GPU_INFO(symbol),
-WGMMA(DECLARE, 64)
-WGMMA(DECLARE, 128)
-enum { PREPARE, MAIN, FINISH, AGAIN, LAUNCHES };
+WGMMA(DECLARE, bf16, 64)
+WGMMA(DECLARE, bf16, 128)
+WGMMA(DECLARE, f16, 64)
+WGMMA(DECLARE, f16, 128)
+enum { PREPARE, MAIN, FINISH, AGAIN, LAUNCHES, ORDERED = LAUNCHES };
 
 static int64_t head_size(const kiln_attention_problem *p)
 {
     return p->d > 64 || p->d_v > 64 ? 128 : 64;
 }
 
-static const gpu_kernel *const *kernels_of(const kiln_attention_problem *p)
+static const gpu_kernel *launch(const kiln_attention_problem *p, int i)
 {
-    static const gpu_kernel *const of_64[] = {WGMMA(ENTRY, 64)}, *const of_128[] = {WGMMA(ENTRY, 128)};
-    return head_size(p) == 64 ? of_64 : of_128;
+    static const gpu_kernel *const of[2][2][LAUNCHES + 1] = {{{WGMMA(ENTRY, f16, 64)}, {WGMMA(ENTRY, f16, 128)}},
+                                                             {{WGMMA(ENTRY, bf16, 64)}, {WGMMA(ENTRY, bf16, 128)}}};
+    if (i == MAIN && (p->flags & KILN_FLAG_DETERMINISTIC))
+        i = ORDERED;
+    return of[p->q.type == KILN_BFLOAT16][head_size(p) == 128][i];
+}
+
+/* What takes the rest of the contract. */
+static const gpu_method *other(const kiln_problem *problem)
+{
+    return problem->backward.forward.q.type == KILN_BFLOAT16 ? &GPU_NAME(gpu_attention_backward_flash2)
+                                                             : &GPU_NAME(gpu_attention_backward_flash2_fma);
 }
 
 static bool supports(const gpu_device *device, const kiln_problem *problem, char *why, size_t cap)
 {
     const kiln_attention_backward_problem *b = &problem->backward;
     const kiln_attention_problem *p = &b->forward;
-    if (!GPU_NAME(gpu_attention_backward_flash2).supports(device, problem, why, cap))
+    const int32_t type = p->q.type;
+    if (!other(problem)->supports(device, problem, why, cap))
         return false;
     if (device->architecture != 90)
         return snprintf(why, cap, "wgmma needs sm_90; the device is %s", device->architecture_name), false;
@@ -50,15 +64,12 @@ static bool supports(const gpu_device *device, const kiln_problem *problem, char
         return snprintf(why, cap, "wgmma takes head sizes up to 128; q has %lld and v %lld", (long long)p->d,
                         (long long)p->d_v),
                false;
-    if (p->o.type != KILN_BFLOAT16 || b->dq.type != KILN_BFLOAT16 || b->dk.type != KILN_BFLOAT16 ||
-        b->dv.type != KILN_BFLOAT16)
-        return snprintf(why, cap, "wgmma reads o and writes dq, dk and dv in bf16"), false;
-    if (p->flags & (KILN_FLAG_DETERMINISTIC | KILN_FLAG_BATCH_INVARIANT | KILN_FLAG_ACCUMULATE_DQ |
-                    KILN_FLAG_ACCUMULATE_DK | KILN_FLAG_ACCUMULATE_DV))
-        return snprintf(why, cap,
-                        "wgmma adds up dq in whatever order: no KILN_FLAG_DETERMINISTIC, KILN_FLAG_BATCH_INVARIANT or "
-                        "KILN_FLAG_ACCUMULATE_..."),
-               false;
+    if (type == KILN_FLOAT32 || p->o.type != type || b->dout.type != type || b->dq.type != type || b->dk.type != type ||
+        b->dv.type != type)
+        return snprintf(why, cap, "wgmma takes 16-bit tensors; o, dout, dq, dk and dv must have the type of q"), false;
+    if (p->flags &
+        (KILN_FLAG_BATCH_INVARIANT | KILN_FLAG_ACCUMULATE_DQ | KILN_FLAG_ACCUMULATE_DK | KILN_FLAG_ACCUMULATE_DV))
+        return snprintf(why, cap, "wgmma takes no KILN_FLAG_BATCH_INVARIANT or KILN_FLAG_ACCUMULATE_..."), false;
     if (p->max_sms > 0)
         return snprintf(why, cap, "wgmma takes all multiprocessors; max_sms is %d", p->max_sms), false;
     return true;
@@ -68,7 +79,7 @@ static bool supports(const gpu_device *device, const kiln_problem *problem, char
 static size_t place(const kiln_attention_problem *p, gpu_wgmma_backward_args *a, char *workspace)
 {
     const bool packed_q = kiln_view_present(&p->cu_seqlens_q), packed_k = kiln_view_present(&p->cu_seqlens_k);
-    const int64_t rows = kernels_of(p)[MAIN]->tile_q, batch = packed_q ? 1 : p->batch;
+    const int64_t rows = launch(p, MAIN)->tile_q, batch = packed_q ? 1 : p->batch;
     size_t used = 0;
     a->base.q_tiles = attention_ceil(p->seqlen_q, GPU_WGMMA_ROWS);
     a->base.k_tiles = attention_ceil(p->seqlen_k, GPU_WGMMA_ROWS);
@@ -86,7 +97,9 @@ static size_t place(const kiln_attention_problem *p, gpu_wgmma_backward_args *a,
     a->work = (gpu_wgmma_backward_work *)(void *)attention_take(&workspace, &used, a->works * (int64_t)sizeof *a->work);
     a->open_q = (int64_t *)(void *)attention_take(&workspace, &used, p->heads * open_q * 8);
     a->open_k = (int64_t *)(void *)attention_take(&workspace, &used, p->heads_k * open_k * 8);
-    a->open = (uint32_t *)(void *)attention_take(&workspace, &used, 8);
+    a->open = (uint32_t *)(void *)attention_take(&workspace, &used, 3 * 4);
+    if (p->flags & KILN_FLAG_DETERMINISTIC)
+        a->turn = (uint32_t *)(void *)attention_take(&workspace, &used, p->heads * a->q_room * 4);
     a->base.delta = (kiln_view){.type = KILN_FLOAT32,
                                 .size = {batch, p->heads, p->total_q, 1},
                                 .stride = {p->heads * p->total_q, p->total_q, 1, 0}};
@@ -98,20 +111,19 @@ static size_t workspace_bytes(const gpu_device *device, const kiln_problem *prob
 {
     gpu_wgmma_backward_args a;
     const size_t mine = place(&problem->backward.forward, &a, NULL),
-                 other = GPU_NAME(gpu_attention_backward_flash2).workspace(device, problem);
-    return mine > other ? mine : other;
+                 others = other(problem)->workspace(device, problem);
+    return mine > others ? mine : others;
 }
 
 static const gpu_kernel *kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
 {
-    return i < LAUNCHES ? kernels_of(&problem->backward.forward)[i]
-                        : GPU_NAME(gpu_attention_backward_flash2).kernel(device, problem, i - LAUNCHES);
+    return i < LAUNCHES ? launch(&problem->backward.forward, i) : other(problem)->kernel(device, problem, i - LAUNCHES);
 }
 
 static bool can_be_read(const kiln_attention_backward_problem *b, gpu_wgmma_backward_args *a)
 {
     const kiln_attention_problem *p = &b->forward;
-    const int32_t rows = kernels_of(p)[MAIN]->tile_q;
+    const int32_t rows = launch(p, MAIN)->tile_q;
     const int64_t most = 1 << 30; /* coordinates have 32 bits */
     return p->total_q <= most && p->total_k <= most && attention_is_aligned(p) && attention_has_aligned_rows(&p->o) &&
            attention_has_aligned_rows(&b->dout) && attention_has_aligned_rows(&b->dq) &&
@@ -126,29 +138,34 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     const kiln_attention_problem *p = &b->forward;
     gpu_wgmma_backward_args a = {.base = {.p = *b, .scale_log2 = (float)(p->softmax_scale * 1.4426950408889634)}};
     if (p->total_q == 0 || p->total_k == 0 || p->batch == 0 || !can_be_read(b, &a))
-        return GPU_NAME(gpu_attention_backward_flash2).run(device, problem, workspace, stream);
+        return other(problem)->run(device, problem, workspace, stream);
     (void)place(p, &a, workspace);
     /* Q, dO and the sums of dQ of the heads that are worked on together should stay in the L2. */
     const int64_t per_head = p->seqlen_q * head_size(p) * 8 * (p->heads / p->heads_k);
     for (a.section = 1; a.section < p->batch * p->heads_k && 2 * a.section * per_head <= device->l2_bytes * 2 / 3;)
         a.section *= 2;
-    const gpu_kernel *const *kernels = kernels_of(p);
-    const int64_t of_q = p->batch * p->heads * a.m_tiles, records = attention_ceil(a.works, kernels[PREPARE]->threads);
+    const int64_t of_q = p->batch * p->heads * a.m_tiles,
+                  records = attention_ceil(a.works, launch(p, PREPARE)->threads);
     const int64_t items[LAUNCHES] = {of_q > records ? of_q : records, a.works, of_q, device->units};
     kiln_status status = KILN_OK;
     for (int i = 0; i < LAUNCHES && status == KILN_OK; i++) {
         a.base.items = items[i];
-        status = gpu_launch(device, kernels[i], &a, 0, stream);
+        status = gpu_launch(device, launch(p, i), &a, 0, stream);
     }
     return status;
 }
 
-/* dk and dv are summed in one chain over the group's queries, 16 at a time: the bound's tiles and their number together. */
+/*
+ * dk and dv are summed in one chain over the group's queries, 16 at a time: the bound's tiles and their number together. fp16:
+ * half of the smallest number of the type, less the lift.
+ */
 static void numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
 {
     const kiln_attention_problem *p = &problem->backward.forward;
     (void)device;
-    *numerics = attention_numerics(true, KILN_BFLOAT16, 16 + p->heads / p->heads_k * attention_ceil(p->seqlen_q, 16));
+    *numerics = attention_numerics(true, p->q.type, 16 + p->heads / p->heads_k * attention_ceil(p->seqlen_q, 16));
+    if (p->q.type == KILN_FLOAT16)
+        numerics->p_floor = 0x1p-25 / (1 << GPU_WGMMA_LIFT);
 }
 
 const gpu_method GPU_NAME(gpu_attention_backward_wgmma) = {

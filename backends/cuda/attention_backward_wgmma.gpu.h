@@ -2,10 +2,18 @@
 // attention backward, rung `wgmma` (Hopper, sm_90a), 16-bit types. Against flash2 (two passes that recompute S and dP twice):
 //   one pass. A block owns 128 keys of one KV head, dK and dV stay in registers while Q and dO stream past in tiles of BM rows;
 //   scores are computed transposed (keys x queries), so that P and dS are at once the register operands of dV += P·dO and
-//   dK += dS·Q; only dS also goes through shared memory, for dQ = dSᵀ·K needs the keys of both warpgroups: each makes half of
-//   dQ and adds it to an fp32 sum in memory. In whatever order: bits of dq differ from run to run.
+//   dK += dS·Q; dS also goes through shared memory, for dQ = dSᵀ·K needs the keys of both warpgroups: each makes half of
+//   dQ and adds it to an fp32 sum in memory, in whatever order: bits of dq differ from run to run.
 //
-//   prepare  D = Σ do·o - dlse, -lse·log2(e), zeroes dQ; writes down what each block of `main` works on
+//   ORDERED, they do not. A block adds to a tile of dQ after the block of the 128 keys before, which tells it so by a counter of
+//   the tile. All start at the last queries, so that with a causal mask each is as far as the one before it, less what handing
+//   over takes; and a spare warp waits and adds, while the others are at the next step. No block waits for a later one: they
+//   number themselves when they start.
+//
+// fp16: P and dS are larger by 2^LIFT, which the scales of dv, dk and dq take back. What rounds to 0 in fp16 is then below
+// 2^-(25 + LIFT), and dS may reach 2^(16 - LIFT): what is beyond becomes infinite, and is done again by fp32 arithmetic.
+//
+//   prepare  D = Σ do·o - dlse, -lse·log2(e) (+ LIFT), zeroes dQ; writes down what each block of `main` works on
 //   main     dK, dV, dQ                                          finish   dQ scaled and rounded
 //   again    what is not finite, by the kernels of flash2: `main` and `finish` list such tiles
 //
@@ -24,9 +32,16 @@ GPU_FN int wgmma_row_slot(int c)
     return (c & ~15) | (c & 6) << 1 | (c >> 3 & 1) << 1 | (c & 1);
 }
 
-// BULK: dQ leaves through shared memory and one bulk addition per warp, else straight from registers. HOLD: K and V stay in
-// registers as operands (D = BM = 64: there is room).
-template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct attention_backward_wgmma {
+template <class E> GPU_FN constexpr int wgmma_lift()
+{
+    return __is_same(E, gpu_half) ? GPU_WGMMA_LIFT : 0;
+}
+template <class E> GPU_FN float wgmma_lowered(float scale)
+{
+    return scale / (1 << wgmma_lift<E>());
+}
+
+template <class E, int D, int BM, int STAGES, bool ORDERED> struct attention_backward_wgmma {
     using args = gpu_wgmma_backward_args;
     using work = gpu_wgmma_backward_work;
     static constexpr int BN = GPU_WGMMA_KEYS, threads = 384, blocks = 1, tile_q = BM, tile_k = BN;
@@ -39,8 +54,8 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
     struct alignas(1024) shared {
         E k[BN * D], v[BN * D], q[STAGES][BM * D], dout[STAGES][BM * D];
         E ds[2][BN * BM];
-        float dq[BULK ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
-        uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full;
+        float dq[ORDERED ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
+        uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, dq_full, dq_empty;
         int32_t step[STAGES][2]; // what is in a stage: see LAST; m, or -1 if nothing is hidden
         work mine;
     };
@@ -54,7 +69,9 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
                               Q_FULL = SHARED + offsetof(shared, q_full), Q_EMPTY = SHARED + offsetof(shared, q_empty),
                               DO_FULL = SHARED + offsetof(shared, do_full),
                               DO_EMPTY = SHARED + offsetof(shared, do_empty), STEP = SHARED + offsetof(shared, step),
-                              K_FULL = SHARED + offsetof(shared, k_full), V_FULL = SHARED + offsetof(shared, v_full);
+                              K_FULL = SHARED + offsetof(shared, k_full), V_FULL = SHARED + offsetof(shared, v_full),
+                              DQ_FULL = SHARED + offsetof(shared, dq_full),
+                              DQ_EMPTY = SHARED + offsetof(shared, dq_empty);
     static constexpr uint32_t Q_BYTES = BM * D * 2, DS_BYTES = BN * BM * 2;
 
     static GPU_FN void run(const args &a, shared &sh)
@@ -62,14 +79,23 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
         if (gpu_shared_address(&sh) != SHARED)
             gpu_trap();
         const int thread = gpu_thread();
-        if (thread < (int)sizeof(work) / 4)
-            ((uint32_t *)&sh.mine)[thread] = ((const uint32_t *)&a.work[gpu_block()])[thread];
+        if (thread < GPU_WAVE) {
+            int number = gpu_block();
+            if constexpr (ORDERED) {
+                if (thread == 0)
+                    number = (int)gpu_atomic_add(&a.open[2], 1);
+                number = gpu_uniform(number);
+            }
+            if (thread < (int)sizeof(work) / 4)
+                ((uint32_t *)&sh.mine)[thread] = ((const uint32_t *)&a.work[number])[thread];
+        }
         if (thread == 32) {
             for (int i = 0; i < STAGES; i++) {
                 gpu_mbarrier_init(Q_FULL + 8 * i, 1), gpu_mbarrier_init(Q_EMPTY + 8 * i, 8);
                 gpu_mbarrier_init(DO_FULL + 8 * i, 1), gpu_mbarrier_init(DO_EMPTY + 8 * i, 8);
             }
             gpu_mbarrier_init(K_FULL, 1), gpu_mbarrier_init(V_FULL, 1);
+            gpu_mbarrier_init(DQ_FULL, 8), gpu_mbarrier_init(DQ_EMPTY, 1);
             gpu_mbarrier_init_fence();
             gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v),
                 gpu_tensor_prefetch(&a.dout);
@@ -83,6 +109,8 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
             gpu_registers_give<PRODUCER>();
             if (gpu_thread() == 256)
                 produce(a, sh);
+            if (ORDERED && gpu_thread() == 288)
+                send(a, sh.mine);
             return;
         }
         gpu_registers_take<CONSUMER>();
@@ -99,10 +127,11 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
 #pragma unroll 1
         for (int head = first; head < past; head++, head_tile += a.q_room)
 #pragma unroll 1
-            for (int m = m_first; m < m_past; m++) {
+            for (int i = m_first; i < m_past; i++) {
+                const int m = ORDERED ? m_first + m_past - 1 - i : i;
                 uint32_t full = Q_FULL + 8 * ring.stage;
                 gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
-                sh.step[ring.stage][0] = ((int)head_tile + m) | (m == m_past - 1 && head == past - 1 ? LAST : 0);
+                sh.step[ring.stage][0] = ((int)head_tile + m) | (i == m_past - 1 && head == past - 1 ? LAST : 0);
                 sh.step[ring.stage][1] = m < clear_first || m >= clear_past ? m : -1;
                 gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll
@@ -110,7 +139,7 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
                     gpu_tensor_load(&a.q, Q + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, q_row + m * BM,
                                     head, q_batch);
                 gpu_bulk_load(LSE + ring.stage * BM * 4, a.lse + (head_tile + m) * BM, BM * 4, full);
-                if (m == m_first && head == first) {
+                if (i == m_first && head == first) {
                     gpu_mbarrier_expect(K_FULL, sizeof(shared::k));
 #pragma unroll
                     for (int c = 0; c < PANELS; c++)
@@ -132,6 +161,31 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
             }
     }
 
+    // ORDERED: adds what the consumers leave, when it is this block's turn.
+    static GPU_FN void send(const args &a, const work &w)
+    {
+        const int m_first = w.m_first, m_past = w.m_past;
+        const uint32_t turn = w.turn;
+        int64_t head_tile = w.q_tile;
+        uint32_t parity = 0;
+#pragma unroll 1
+        for (int head = 0; head < (int)a.group; head++, head_tile += a.q_room)
+#pragma unroll 1
+            for (int m = m_past - 1; m >= m_first; m--, parity ^= 1) {
+                uint32_t *whose = a.turn + head_tile + m;
+                gpu_mbarrier_wait(DQ_FULL, parity);
+                while (gpu_load_acquire(whose) != turn) {
+                }
+                gpu_async_fence_all();
+                gpu_bulk_add(a.dq + (head_tile + m) * TILE, DQ, TILE * 4);
+                gpu_bulk_wait_read();
+                gpu_mbarrier_arrive(DQ_EMPTY);
+                gpu_bulk_wait();
+                gpu_async_fence_all();
+                gpu_store_release(whose, turn + 1);
+            }
+    }
+
     static GPU_FN void consume(const args &a, const work &w, int wg)
     {
         const auto &p = a.base.p.forward;
@@ -141,34 +195,18 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
         // 4·i + 2·h + c is key g + 8·h, query 8·i + 2·quad + c.
         const int key0 = wg * 64 + warp * 16 + lane / 4;
         float dk[D / 2], dv[D / 2], x[BM / 2], dp[BM / 2], dq[COLS / 2];
-        uint32_t weights[BM / 4], ds[BM / 4], held_k[HOLD ? D / 4 : 4], held_v[HOLD ? D / 4 : 4];
+        uint32_t weights[BM / 4], ds[BM / 4];
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
             dk[i] = dv[i] = 0;
 
-        const auto hold = [&](uint32_t(&to)[HOLD ? D / 4 : 4], uint32_t from) {
-            const uint32_t row = from + (wg * 64 + warp * 16 + lane % 16) * 128;
-#pragma unroll
-            for (int kk = 0; kk < D / 16; kk++) {
-                uint32_t t[4];
-                gpu_ldmatrix_at(t, row + ((2 * kk + lane / 16) ^ lane % 8) * 16);
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    to[4 * kk + i] = t[i];
-            }
-        };
-        // 64 keys x BM queries: keys from `held`, or from shared memory at `own`; the tile of queries at `tile`.
-        const auto issue_scores = [&](float(&to)[BM / 2], const uint32_t *held, uint32_t own, uint32_t tile) {
+        // 64 keys x BM queries: the keys at `own`, the tile of queries at `tile`.
+        const auto issue_scores = [&](float(&to)[BM / 2], uint32_t own, uint32_t tile) {
             const uint32_t b = gpu_wgmma_matrix(tile, 16), k = gpu_wgmma_matrix(own + wg * 8192, 16);
 #pragma unroll
-            for (int kk = 0; kk < D / 16; kk++) {
-                const uint64_t queries = gpu_wgmma_descriptor(b + kk / 4 * (PANEL_Q * 2 >> 4) + kk % 4 * 2, 1024);
-                if constexpr (HOLD)
-                    gpu_wgmma<E, BM>::rk(to, held + 4 * kk, queries, kk != 0);
-                else
-                    gpu_wgmma<E, BM>::kk(to, gpu_wgmma_descriptor(k + kk / 4 * (PANEL_K * 2 >> 4) + kk % 4 * 2, 1024),
-                                         queries, kk != 0);
-            }
+            for (int kk = 0; kk < D / 16; kk++)
+                gpu_wgmma<E, BM>::kk(to, gpu_wgmma_descriptor(k + kk / 4 * (PANEL_K * 2 >> 4) + kk % 4 * 2, 1024),
+                                     gpu_wgmma_descriptor(b + kk / 4 * (PANEL_Q * 2 >> 4) + kk % 4 * 2, 1024), kk != 0);
             gpu_wgmma_commit();
         };
         // 64 keys x D: += weights·rows of the tile.
@@ -215,10 +253,11 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
                             x[4 * i + 2 * h + c] = gpu_minus_infinity();
             }
         };
+        // Downwards, here and in gradients(): upwards ptxas puts the first weights where it wants the operands, and spills.
         const auto weigh = [&](int stage) {
             const uint32_t at = LSE + stage * (BM * 4) + 16 * quad;
 #pragma unroll
-            for (int i = 0; i < BM / 8; i += 2) {
+            for (int i = BM / 8 - 2; i >= 0; i -= 2) {
                 const gpu_vec<float, 4> l = gpu_load4_at(at + 32 * i);
 #pragma unroll
                 for (int h = 0; h < 4; h++) { // h % 2: key; h / 2: group of 8 queries
@@ -232,7 +271,7 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
         const auto gradients = [&](int stage) {
             const uint32_t at = DELTA + stage * (BM * 4) + 16 * quad;
 #pragma unroll
-            for (int i = 0; i < BM / 8; i += 2) {
+            for (int i = BM / 8 - 2; i >= 0; i -= 2) {
                 const gpu_vec<float, 4> l = gpu_load4_at(at + 32 * i);
 #pragma unroll
                 for (int h = 0; h < 4; h++) {
@@ -242,42 +281,37 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
             }
         };
         const uint32_t ds_at = DS + (wg * 64 + warp * 16 + lane % 16) * 128 + (((lane / 16) ^ lane % 8) << 4);
-        const auto store_ds =
-            [&](int buffer) { // [key][query]: 64 queries are a row of 128 bytes, then come the next 64
+        // [key][query]: 64 queries are a row of 128 bytes; after all keys the next 64.
+        const auto store_ds = [&](int buffer) {
 #pragma unroll
-                for (int i = 0; i < BM / 8; i += 2)
-                    gpu_stmatrix_at(((ds_at + buffer * DS_BYTES) ^ (i % 8 << 4)) + i / 8 * (PANEL_K * 2), ds + 2 * i);
-            };
+            for (int i = 0; i < BM / 8; i += 2)
+                gpu_stmatrix_at(((ds_at + buffer * DS_BYTES) ^ (i % 8 << 4)) + i / 8 * (PANEL_K * 2), ds + 2 * i);
+        };
         const auto dq_out = [&](int tile) {
-            const int mine = gpu_again(gpu_thread()) / 32 * (TILE / 8);
-            float *to = a.dq + (int64_t)tile * TILE + mine;
-            if constexpr (BULK) {
-                const uint32_t from = DQ + mine * 4;
-                if (lane == 0)
-                    gpu_bulk_wait_read();
-                gpu_wave_barrier();
+            const int thread = gpu_again(gpu_thread()), mine = thread / 32 * (TILE / 8) + thread % 32 * 4;
+            if constexpr (ORDERED) {
 #pragma unroll
                 for (int i = 0; i < PIECES; i++)
-                    gpu_store4_at(from + i * 512 + lane * 16, dq + 4 * i);
+                    gpu_store4_at(DQ + (mine + i * 128) * 4, dq + 4 * i);
                 gpu_async_fence();
                 gpu_wave_barrier();
-                if (lane == 0)
-                    gpu_bulk_add(to, from, PIECES * 512);
-            } else
+                if (thread % 32 == 0)
+                    gpu_mbarrier_arrive(DQ_FULL);
+            } else {
+                float *to = a.dq + (int64_t)tile * TILE + mine;
 #pragma unroll
                 for (int i = 0; i < PIECES; i++)
-                    gpu_add4(to + lane * 4 + i * 128, dq + 4 * i);
+                    gpu_add4(to + i * 128, dq + 4 * i);
+            }
         };
 
         if (w.m_past > w.m_first) {
             wgmma_ring<STAGES> ring;
             gpu_mbarrier_wait(K_FULL, 0);
             gpu_mbarrier_wait(V_FULL, 0);
-            if constexpr (HOLD)
-                hold(held_k, K), hold(held_v, V);
             gpu_mbarrier_wait(Q_FULL, 0);
             gpu_wgmma_fence();
-            issue_scores(x, held_k, K, Q);
+            issue_scores(x, K, Q);
             gpu_wgmma_wait<0>();
             gpu_wgmma_settle(x);
             bool last = false;
@@ -287,7 +321,7 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
                 gpu_mbarrier_wait(DO_FULL + 8 * stage, ring.parity);
                 const int m = gpu_load_at(STEP + 8 * stage + 4);
                 gpu_wgmma_fence();
-                issue_scores(dp, held_v, V, DO + stage * Q_BYTES);
+                issue_scores(dp, V, DO + stage * Q_BYTES);
                 if (m >= 0)
                     hide(m);
                 weigh(stage);
@@ -310,11 +344,12 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
                 if (lane == 0)
                     gpu_mbarrier_arrive(DO_EMPTY + 8 * stage);
                 ring.next();
+                if constexpr (ORDERED)
+                    gpu_mbarrier_wait(DQ_EMPTY, (j & 1) ^ 1);
                 if (!last)
                     gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
                 gpu_wgmma_fence();
-                issue_scores(x, held_k, K,
-                             Q + ring.stage * Q_BYTES); // after the last step of stale data: as many under way
+                issue_scores(x, K, Q + ring.stage * Q_BYTES); // after the last step of stale data: as many under way
                 // Both halves of dS are there. One barrier a step is enough with two buffers: who passes it has done with the
                 // buffer that the other is about to write.
                 gpu_named_barrier(1, 256);
@@ -334,10 +369,8 @@ template <class E, int D, int BM, int STAGES, bool BULK, bool HOLD> struct atten
             gpu_wgmma_settle(dv);
             gpu_wgmma_settle(x);
         }
-        bool open = write(a.base.p.dv, w, key0, dv, 1.f);
-        open |= write(a.base.p.dk, w, key0, dk, (float)p.softmax_scale);
-        if (BULK && lane == 0)
-            gpu_bulk_wait();
+        bool open = write(a.base.p.dv, w, key0, dv, wgmma_lowered<E>(1));
+        open |= write(a.base.p.dk, w, key0, dk, wgmma_lowered<E>((float)p.softmax_scale));
         if (gpu_group_any(2 + wg, open) && warp == 0 && lane == 0)
             a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + wg;
     }
@@ -429,7 +462,8 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         w.clear_first = high >= BN ? 0 : (int32_t)((BN - high + BM - 1) / BM);
         w.clear_past = keys < BN || 1 - low < BM ? 0 : (int32_t)((1 - low) / BM);
         const bool packed = kiln_view_present(&p.cu_seqlens_q);
-        w.q_tile = head_k * a.group * a.q_room + gpu_wgmma_tile_of(packed, batch, s.q_row, BM, a.m_tiles);
+        w.q_tile = (int32_t)(head_k * a.group * a.q_room + gpu_wgmma_tile_of(packed, batch, s.q_row, BM, a.m_tiles));
+        w.turn = (int32_t)n;
         w.again = (batch * p.heads_k + head_k) * a.base.k_tiles + n * (BN / GPU_WGMMA_ROWS);
         return w;
     }
@@ -442,8 +476,8 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         const int64_t at = item * threads + gpu_thread();
         if (at < a.works)
             a.work[at] = work_of(a, at);
-        if (at < 2)
-            a.open[at] = 0; // the lists are empty
+        if (at < 3)
+            a.open[at] = 0;
         if (item >= p.batch * p.heads * a.m_tiles)
             return;
         const gpu_item of(p, item, a.m_tiles);
@@ -459,6 +493,10 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         for (int i = 0; i < STEPS; i++)
             if (q0 + r0 + i * STEP < s.seqlen_q && col < p.d_v)
                 x[i] = gpu_load<8>(o, r0 + i * STEP, col), y[i] = gpu_load<8>(dout, r0 + i * STEP, col);
+        if (a.turn && gpu_thread() == 0) { // the first whose keys my first query may see
+            const int64_t key = q0 + wgmma_window(p, s).low;
+            a.turn[tile] = key < 0 ? 0 : (uint32_t)(key / BN);
+        }
         float *sums = a.dq + tile * base::TILE;
         const gpu_vec<float, 4> zero = {};
 #pragma unroll
@@ -478,7 +516,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
             float lse = gpu_minus_infinity(); // past the last: no weight
             if (q0 + r < s.seqlen_q) {
                 const float l = gpu_read<float>(p.lse, s.q_batch, of.head, row);
-                lse = l == gpu_minus_infinity() ? l : l * -1.44269504089f;
+                lse = l == gpu_minus_infinity() ? l : gpu_fma(l, -1.44269504089f, (float)wgmma_lift<E>());
                 if (kiln_view_present(&a.base.p.dlse))
                     sum -= gpu_read<float>(a.base.p.dlse, s.q_batch, of.head, row);
             }
@@ -511,7 +549,7 @@ struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, RO
             gpu_move<16>(&x[i], sums + 128 * i);
         const auto &view = a.base.p.dq;
         const gpu_rows<E> out(gpu_rows<E>(view, s.q_batch, of.head).from(s.q_row + q0));
-        const float scale = (float)p.softmax_scale, limit = gpu_overflow_of(view.type);
+        const float scale = wgmma_lowered<E>((float)p.softmax_scale), limit = gpu_overflow_of(view.type);
         bool open = false;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -527,7 +565,7 @@ struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, RO
 };
 
 // Tiles whose gradient is not finite, by the kernels of flash2: item = block, each takes its share of the lists.
-template <class E, class TILES> struct attention_backward_wgmma_again {
+template <class TILES> struct attention_backward_wgmma_again {
     using args = gpu_wgmma_backward_args;
     using keys = attention_backward_keys<TILES>;
     using queries = attention_backward_queries<TILES>;

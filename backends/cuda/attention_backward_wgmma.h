@@ -8,6 +8,7 @@
 enum {
     GPU_WGMMA_ROWS = 64,  /* of a tile that is done again, and keys of a warpgroup */
     GPU_WGMMA_KEYS = 128, /* of a block */
+    GPU_WGMMA_LIFT = 6,   /* fp16: P and dS are larger by 2^6 */
 };
 
 /* What one block of the main kernel works on: `prepare` writes it down, or one thread would spend 2 us on it while its block
@@ -18,7 +19,8 @@ typedef struct gpu_wgmma_backward_work {
     int32_t low, high;                      /* query i sees of my keys [i + low, i + high) */
     int32_t m_first, m_past;                /* tiles with queries that see one */
     int32_t clear_first, clear_past;        /* of these, where all queries see all my keys */
-    int64_t q_tile;                         /* in the workspace: m = 0 of the group's first head */
+    int32_t q_tile;                         /* in the workspace: m = 0 of the group's first head */
+    int32_t turn;                           /* how many blocks of the sequence's keys come before */
     int64_t again;                          /* my first tile as `again` counts */
 } gpu_wgmma_backward_work;
 
@@ -38,9 +40,11 @@ typedef struct gpu_wgmma_backward_args {
     gpu_wgmma_backward_work *work; /* in the order of the blocks */
     float *dq;                     /* tiles of rows x D fp32 sums, in the order of the registers */
     float *lse, *delta;            /* tiles of rows: -lse·log2(e), and D - dlse; in the order of the registers */
-    /* Tiles whose gradient is not finite, to be done again: numbers of tiles of keys, and of queries; how many of each. */
+    /* Tiles whose gradient is not finite, to be done again: numbers of tiles of keys, and of queries; how many of each. Then
+     * how many blocks have started. */
     int64_t *open_k, *open_q;
     uint32_t *open;
+    uint32_t *turn; /* of each tile of dQ: which block of the sequence's keys may add to it. NULL: in any order */
     gpu_tensor_map q, k, v, dout;
 } gpu_wgmma_backward_args;
 

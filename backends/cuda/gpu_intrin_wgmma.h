@@ -93,6 +93,22 @@ GPU_FN void gpu_async_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+// The same for all memory, and the other way round: what the copy engine has done, or others before it, is seen.
+GPU_FN void gpu_async_fence_all()
+{
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+// Numbers by which blocks tell each other that something is done: what came before the store is seen after the load.
+GPU_FN uint32_t gpu_load_acquire(const uint32_t *p)
+{
+    uint32_t x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+GPU_FN void gpu_store_release(uint32_t *p, uint32_t x)
+{
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
 GPU_FN int gpu_load_at(uint32_t p)
 {
     int x;
