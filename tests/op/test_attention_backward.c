@@ -97,6 +97,9 @@ static const gradients_case cases[] = {
     {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_SEQ_FIRST)), .strides = STRIDES_SEQ_FIRST}, {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_PADDED)), .strides = STRIDES_PADDED, ACCUMULATE}, {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_INNER_STRIDE)), .strides = STRIDES_INNER_STRIDE}, {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_TRANSPOSED)), .strides = STRIDES_TRANSPOSED, ACCUMULATE},
     {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_REVERSED)), .strides = STRIDES_REVERSED}, {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_BYTE_OFFSET)), .strides = STRIDES_BYTE_OFFSET}, {F(SHAPE(1, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_ODD_ONES)), .strides = STRIDES_ODD_ONES}, {F(SHAPE(2, 4, 2, 100, 170, 33), .type = B16, STRIDES(STRIDES_BROADCAST)), .strides = STRIDES_PADDED},
     {F(SHAPE(ABSENT_SIZE, 2, 2, 100, 5, 8), .type = B16)}, {F(SHAPE(2, 2, 2, 100, 0, 8), .type = B16), ACCUMULATE}, {F(SHAPE(2, 2, 2, 100, 0, 8), .type = B16, .sinks = true, BOTTOM_RIGHT)}, {F(SHAPE(2, 2, 2, 0, 5, 8), .type = B16), .flags = KILN_FLAG_BATCH_INVARIANT}, {F(SHAPE(ABSENT_SIZE, 2, 2, 100, 5, 8), .type = B16, PACKED)},
+    /* 16-bit types over many tiles, of which none, some or all hold what is not finite */
+    {F(SHAPE(1, 4, 2, 700, 900, 64), .type = B16, TOP_LEFT)}, {F(SHAPE(2, 2, 1, 500, 700, 128), .type = F16, BOTTOM_RIGHT), .dlse = true}, {F(SHAPE(6, 4, 2, 300, 500, 128), .type = B16, PACKED, BOTTOM_RIGHT)}, {F(SHAPE(6, 2, 2, 500, 300, 64), .type = F16, PACKED)}, {F(SHAPE(1, 2, 2, 600, 700, 72), .d_v = 40, .type = F16, WINDOW_BR(200, 30))},
+    {F(SHAPE(2, 4, 2, 500, 600, 64), .type = B16, .values = VALUES_POISON)}, {F(SHAPE(1, 4, 2, 500, 600, 128), .type = F16, .values = VALUES_POISON)}, {F(SHAPE(1, 2, 1, 700, 600, 64), .type = F16, .values = VALUES_POISON, TOP_LEFT)}, {F(SHAPE(5, 2, 1, 300, 400, 128), .type = B16, .values = VALUES_POISON, PACKED, BOTTOM_RIGHT)}, {F(SHAPE(1, 2, 2, 300, 500, 64), .type = F16, .values = VALUES_HUGE)}, {F(SHAPE(1, 2, 2, 300, 500, 64), .type = F16, .values = VALUES_SMALL)},
     /* everything at once */
     {F(SHAPE(3, 6, 2, 50, 90, 40), .d_v = 24, BOTTOM_RIGHT, .starts = true, .mask_len = 80, .bias = true, .alibi = 2, .softcap = 4, .sinks = true, .dropout_p = 0.1f, STRIDES(STRIDES_PADDED)), .dlse = true, .strides = STRIDES_SEQ_FIRST, ACCUMULATE},
     {F(SHAPE(3, 6, 2, 50, 90, 40), .d_v = 24, .d2 = 9, WINDOW_BR(30, 8), .starts = true, .mask_len = 80, .bias = true, .bias_broadcast = BROADCAST_BATCH | BROADCAST_QUERY, .alibi = 2, .softcap = 4, .sinks = true, .type = F16, STRIDES(STRIDES_SEQ_FIRST)), .dlse = true, .type = F32},
@@ -182,7 +185,7 @@ static unsigned char *bits_of(const test_gradients *g, size_t *bytes)
     return copy;
 }
 
-/* The same bits for 1 ... 8 threads, for a second run, and whatever the workspace held. */
+/* The same bits for 1 ... 8 threads, for a second run, and whatever the workspace held: of the same kernel. */
 START_TEST(equal_bits)
 {
     static const gradients_case shapes[] = {
@@ -194,16 +197,17 @@ START_TEST(equal_bits)
         {F(SHAPE(2, 4, 2, 130, 400, 64), .type = B16, BOTTOM_RIGHT), .type = F32, .dlse = true},
         {F(SHAPE(4, 2, 1, 160, 350, 40), .type = B16, PACKED, WINDOW_BR(100, 5), .values = VALUES_POISON)},
     };
-    char why[512];
+    char kernel[512] = "", why[512] = "";
     size_t bytes = 0, again = 0;
     gradients_case shape = shapes[_i];
+    shape.flags |= KILN_FLAG_DETERMINISTIC;
     shape.forward.batch = test_smaller(shape.forward.batch, 2);
     shape.forward.heads = test_smaller(shape.forward.heads, 2);
     shape.forward.heads_k = test_smaller(shape.forward.heads_k, 1);
     shape.forward.seqlen_q = test_smaller(shape.forward.seqlen_q, 20);
     shape.forward.seqlen_k = test_smaller(shape.forward.seqlen_k, 150);
     test_gradients *g = test_gradients_new(&shape);
-    if (!ran(g))
+    if (test_gradients_run(g, test_context(), kernel, sizeof kernel) != KILN_OK)
         return;
     unsigned char *first = bits_of(g, &bytes);
     const int32_t step = test_is_slow_backend() ? 9 : 1; /* emulated devices have no threads */
@@ -211,12 +215,42 @@ START_TEST(equal_bits)
         kiln_context *context = run == 0 ? test_context() : test_context_threads(run == 9 ? 3 : run);
         g->args.max_sms = run == 9 ? 2 : 0;
         ck_assert_int_eq(test_gradients_run(g, context, why, sizeof why), KILN_OK);
-        TEST_REQUIRE(memcmp(bits_of(g, &again), first, bytes) == 0 && again == bytes, "other bits with %d threads",
-                     run);
+        TEST_REQUIRE(strcmp(why, kernel) != 0 || (memcmp(bits_of(g, &again), first, bytes) == 0 && again == bytes),
+                     "other bits with %d threads", run);
     }
 }
 END_TEST
 enum { EQUAL_BITS_SHAPES = 7 };
+
+/* DETERMINISTIC where many blocks add to one row: the same bits again and again. */
+START_TEST(repeated)
+{
+    static const gradients_case shapes[] = {
+        {F(SHAPE(1, 2, 1, 1000, 1100, 64), .type = B16, BOTTOM_RIGHT), .dlse = true},
+        {F(SHAPE(1, 2, 2, 1024, 1024, 128), .type = F16)},
+        {F(SHAPE(4, 4, 2, 600, 800, 128), .type = B16, PACKED, BOTTOM_RIGHT)},
+        {F(SHAPE(1, 2, 2, 900, 1200, 64), .type = F16, WINDOW_BR(300, 20))},
+        {F(SHAPE(1, 3, 1, 400, 2000, 128), .type = B16, WINDOW_TL(50, KILN_UNBOUNDED))},
+        {F(SHAPE(2, 2, 1, 1500, 700, 40), .type = F16, TOP_LEFT, .used_q = true, .used_k = true)},
+    };
+    char why[512];
+    size_t bytes = 0, again = 0;
+    gradients_case shape = shapes[_i];
+    shape.flags = KILN_FLAG_DETERMINISTIC;
+    shape.forward.seqlen_q = test_smaller(shape.forward.seqlen_q, 150);
+    shape.forward.seqlen_k = test_smaller(shape.forward.seqlen_k, 200);
+    test_gradients *g = test_gradients_new(&shape);
+    if (!ran(g))
+        return;
+    unsigned char *first = bits_of(g, &bytes);
+    const int runs = test_on_cpu() || test_is_slow_backend() ? 2 : 50;
+    for (int run = 1; run < runs; run++) {
+        ck_assert_int_eq(test_run(KILN_OP_ATTENTION_BACKWARD, test_context(), &g->args, why, sizeof why), KILN_OK);
+        TEST_REQUIRE(memcmp(bits_of(g, &again), first, bytes) == 0 && again == bytes, "other bits in run %d", run);
+    }
+}
+END_TEST
+enum { REPEATED_SHAPES = 6 };
 
 /* BATCH_INVARIANT: a packed sequence's gradients have the same bits alone and among longer mates. */
 START_TEST(batch_invariant)
@@ -351,6 +385,7 @@ static Suite *suite(void)
     tcase_add_test(t, single_key);
     t = test_tcase(s, "bits");
     tcase_add_loop_test(t, equal_bits, 0, EQUAL_BITS_SHAPES);
+    tcase_add_loop_test(t, repeated, 0, REPEATED_SHAPES);
     tcase_add_loop_test(t, batch_invariant, 0, 2);
     t = test_tcase(s, "hidden operands");
     tcase_add_loop_test(t, hidden_operands, 0, 8);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * test_attention_backward_range.c: bf16 gradients over the whole range of the type: denormals, tiny gradients, numbers near
- * fp32's end. Matrix units flush denormals and round P and dS to bf16, so this is where a bound breaks first. Also that
+ * test_attention_backward_range.c: bf16 and fp16 gradients over the whole range of the type: denormals, tiny gradients, numbers
+ * near the end. Matrix units flush denormals and round P and dS to 16 bits, so this is where a bound breaks first. Also that
  * hidden rows leave no trace in the bits, whatever they hold, and that a caller's tile configuration survives a call.
  */
 #include "../support/gradients.h"
 
 typedef enum range_data {
-    TINY_SOME,   /* one number in ten of every input is tiny: 2^-133 ... 2^-40 */
-    TINY_DOUT,   /* all of do is around 2^-58: dS lies where results are flushed */
+    TINY_SOME,   /* one number in ten of every input is tiny: 2^-133 ... 2^-40 (fp16: 2^-24 ... 2^-12) */
+    TINY_DOUT,   /* all of do is around 2^-58 (2^-16): dS lies where results are flushed */
     TINY_ROWS,   /* one row in five of every input is denormal throughout */
-    DENORMAL_K,  /* all of k is, with q around 2^124: scores of ordinary size */
-    HUGE_V,      /* one number in three of v is 2^40 ... 2^70 */
+    DENORMAL_K,  /* all of k is, with q around 2^124 (2^12): scores of ordinary size */
+    HUGE_V,      /* one number in three of v is 2^40 ... 2^70 (2^6 ... 2^15: dS is beyond fp16) */
     HUGE_DOUT,   /* the same of do */
     HUGE_SCORES, /* lse beyond 2^20 in some rows */
     RANGE_DATA
@@ -24,16 +24,17 @@ static double power(int64_t least, int64_t most)
     return ldexp(test_integer(2) ? 1 : -1, (int)(least + test_integer(most - least + 1)));
 }
 
-static double draw(range_data data, int part, int64_t row)
+static double draw(range_data data, int part, int64_t row, bool half)
 {
     const double x = test_normal();
     switch (data) {
-    case TINY_SOME: return test_integer(10) == 0 ? power(-133, -40) : x;
-    case TINY_DOUT: return part == DOUT ? ldexp(x, -58) : 4 * x;
-    case TINY_ROWS: return row % 5 == 2 ? ldexp(x, -128) : x;
-    case DENORMAL_K: return part == QUERIES ? ldexp(x, 124) : part == KEYS ? ldexp(x, -125) : x;
-    case HUGE_V: return part == VALUES && test_integer(3) == 0 ? power(40, 70) : x;
-    case HUGE_DOUT: return part == DOUT && test_integer(3) == 0 ? power(40, 70) : x;
+    case TINY_SOME: return test_integer(10) > 0 ? x : half ? power(-24, -12) : power(-133, -40);
+    case TINY_DOUT: return part == DOUT ? ldexp(x, half ? -16 : -58) : 4 * x;
+    case TINY_ROWS: return row % 5 == 2 ? ldexp(x, half ? -18 : -128) : x;
+    case DENORMAL_K:
+        return part == QUERIES ? ldexp(x, half ? 12 : 124) : part == KEYS ? ldexp(x, half ? -16 : -125) : x;
+    case HUGE_V: return part != VALUES || test_integer(3) > 0 ? x : half ? power(6, 15) : power(40, 70);
+    case HUGE_DOUT: return part != DOUT || test_integer(3) > 0 ? x : half ? power(6, 15) : power(40, 70);
     default: return part <= KEYS && row % 3 == 0 ? 2048 * x : x;
     }
 }
@@ -42,7 +43,7 @@ static void fill(test_tensor *t, range_data data, int part)
 {
     const int64_t columns = t->shape[3], rows = t->shape[2];
     for (int64_t i = 0; i < t->count; i++)
-        test_put(t, i, draw(data, part, i / columns % rows));
+        test_put(t, i, draw(data, part, i / columns % rows, t->type == KILN_FLOAT16));
 }
 
 static bool ran(test_gradients *g)
@@ -51,12 +52,12 @@ static bool ran(test_gradients *g)
     return test_gradients_run(g, test_context(), why, sizeof why) == KILN_OK;
 }
 
-static test_gradients *build(range_data data, int variant)
+static test_gradients *build(range_data data, int variant, int32_t type)
 {
     gradients_case c = {.forward = {.heads = 2, .heads_k = 1, .d = 64}};
     c.forward.seqlen_q = test_smaller(70, 20);
     c.forward.seqlen_k = test_smaller(300, 150);
-    c.forward.type = KILN_BFLOAT16;
+    c.forward.type = type;
     c.forward.mask = variant & 1 ? KILN_MASK_CAUSAL_BOTTOM_RIGHT : KILN_MASK_NONE;
     c.forward.d_v = variant & 1 ? 40 : 64;
     c.type = variant & 2 ? KILN_FLOAT32 : 0;
@@ -72,7 +73,7 @@ static test_gradients *build(range_data data, int variant)
 START_TEST(range)
 {
     test_seed((uint64_t)_i);
-    (void)ran(build((range_data)(_i / 4), _i % 4));
+    (void)ran(build((range_data)(_i / 4 % RANGE_DATA), _i % 4, _i / 4 < RANGE_DATA ? KILN_BFLOAT16 : KILN_FLOAT16));
 }
 END_TEST
 
@@ -135,7 +136,7 @@ START_TEST(tile_configuration)
         return;
     own[16] = 32; /* tile 0: 5 rows of 32 bytes */
     own[48] = 5;
-    test_gradients *g = build(TINY_SOME, 0);
+    test_gradients *g = build(TINY_SOME, 0, KILN_BFLOAT16);
     ck_assert(ran(g)); /* whatever a first call sets up */
     __asm__ __volatile__("ldtilecfg %0" : : "m"(own));
     (void)ran(g);
@@ -153,7 +154,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("attention_backward_range");
     TCase *t = test_tcase(s, "range");
-    tcase_add_loop_test(t, range, 0, RANGE_DATA * 4);
+    tcase_add_loop_test(t, range, 0, 2 * RANGE_DATA * 4);
     t = test_tcase(s, "hidden");
     tcase_add_loop_test(t, hidden_leave_no_trace, 0, 2);
 #if defined(__x86_64__) && defined(__linux__)
