@@ -48,7 +48,7 @@ template <class E, int D, int BM, int STAGES, bool ORDERED> struct attention_bac
     static constexpr int PRODUCER = 24, CONSUMER = 240, PANELS = D / 64, PANEL_Q = BM * 64, PANEL_K = BN * 64;
     // A warpgroup's half of dQ: its own 64 rows of 128, or its own columns of 64 rows. TILE: floats of a tile.
     static constexpr int COLS = BM * D / 128, PIECES = COLS / 8, TILE = BM * D; // pieces of 16 bytes: a thread's share
-    static constexpr int LAST = -1 << 31;     // with the number of a tile in the workspace: the last step
+    static constexpr int LAST = INT32_MIN;    // with the number of a tile in the workspace: the last step
     static constexpr bool DS_HELD = BM == 64; // dS stays in registers as the operand of dK, else there is no room
 
     struct alignas(1024) shared {
