@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * attention_backward_wgmma.c: the method of attention_backward, rung `wgmma` (sm_90): 16-bit types, head sizes up to 128, windows
- * of step 1, lengths, packing, GQA, dlse, DETERMINISTIC. Four launches. The rest of the contract is flash2's; so are, when the
+ * attention_backward_wgmma.c: the method of attention_backward, rung `wgmma` (sm_90): 16-bit types, windows of step 1, lengths,
+ * packing, GQA, dlse, head sizes up to 256, DETERMINISTIC up to 128. Four launches. The rest of the contract is flash2's; so are, when the
  * pointers turn out so, rows that the copy engine cannot read.
  */
 #include "attention_backward_wgmma.h"
@@ -14,28 +14,29 @@ extern const gpu_method GPU_NAME(gpu_attention_backward_flash2), GPU_NAME(gpu_at
     X(attention_backward_wgmma_prepare_##type##_##d)                                                                   \
     X(attention_backward_wgmma_##type##_##d)                                                                           \
     X(attention_backward_wgmma_finish_##type##_##d)                                                                    \
-    X(attention_backward_wgmma_again_##type)                                                                           \
-    X(attention_backward_wgmma_ordered_##type##_##d)
-#define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
-#define ENTRY(symbol)   &GPU_INFO(symbol),
-WGMMA(DECLARE, bf16, 64)
-WGMMA(DECLARE, bf16, 128)
-WGMMA(DECLARE, f16, 64)
-WGMMA(DECLARE, f16, 128)
-enum { PREPARE, MAIN, FINISH, AGAIN, LAUNCHES, ORDERED = LAUNCHES };
+    X(attention_backward_wgmma_again_##type)
+#define DECLARE(symbol)     extern const gpu_kernel GPU_INFO(symbol);
+#define ENTRY(symbol)       &GPU_INFO(symbol),
+#define ORDERED(X, type, d) X(attention_backward_wgmma_ordered_##type##_##d)
+#define ALL(X, type)                                                                                                   \
+    WGMMA(X, type, 64) ORDERED(X, type, 64) WGMMA(X, type, 128) ORDERED(X, type, 128) WGMMA(X, type, 256)
+ALL(DECLARE, bf16)
+ALL(DECLARE, f16)
+enum { PREPARE, MAIN, FINISH, AGAIN, LAUNCHES, MAIN_ORDERED = LAUNCHES, KERNELS };
 
 static int64_t head_size(const kiln_attention_problem *p)
 {
-    return p->d > 64 || p->d_v > 64 ? 128 : 64;
+    const int64_t most = p->d > p->d_v ? p->d : p->d_v;
+    return most <= 64 ? 64 : most <= 128 ? 128 : 256;
 }
 
 static const gpu_kernel *launch(const kiln_attention_problem *p, int i)
 {
-    static const gpu_kernel *const of[2][2][LAUNCHES + 1] = {{{WGMMA(ENTRY, f16, 64)}, {WGMMA(ENTRY, f16, 128)}},
-                                                             {{WGMMA(ENTRY, bf16, 64)}, {WGMMA(ENTRY, bf16, 128)}}};
+    static const gpu_kernel *const of_f16[] = {ALL(ENTRY, f16)}, *const of_bf16[] = {ALL(ENTRY, bf16)};
+    const gpu_kernel *const *of = p->q.type == KILN_BFLOAT16 ? of_bf16 : of_f16;
     if (i == MAIN && (p->flags & KILN_FLAG_DETERMINISTIC))
-        i = ORDERED;
-    return of[p->q.type == KILN_BFLOAT16][head_size(p) == 128][i];
+        i = MAIN_ORDERED;
+    return of[(head_size(p) == 64 ? 0 : head_size(p) == 128 ? KERNELS : 2 * KERNELS) + i];
 }
 
 /* What takes the rest of the contract. */
@@ -60,9 +61,11 @@ static bool supports(const gpu_device *device, const kiln_problem *problem, char
                    "wgmma takes windows of q_step and k_step 1, lengths, packing, sinks without dsinks, a positive "
                    "softmax_scale, and no q2, softcap, attn_mask, bias, alibi_slopes or dropout"),
                false;
-    if (p->d > 128 || p->d_v > 128)
-        return snprintf(why, cap, "wgmma takes head sizes up to 128; q has %lld and v %lld", (long long)p->d,
-                        (long long)p->d_v),
+    const int64_t most = p->flags & KILN_FLAG_DETERMINISTIC ? 128 : 256;
+    if (p->d > most || p->d_v > most)
+        return snprintf(why, cap,
+                        "wgmma takes head sizes up to 256, and 128 with KILN_FLAG_DETERMINISTIC; q has %lld, v %lld",
+                        (long long)p->d, (long long)p->d_v),
                false;
     if (type == KILN_FLOAT32 || p->o.type != type || b->dout.type != type || b->dq.type != type || b->dk.type != type ||
         b->dv.type != type)
@@ -79,14 +82,14 @@ static bool supports(const gpu_device *device, const kiln_problem *problem, char
 static size_t place(const kiln_attention_problem *p, gpu_wgmma_backward_args *a, char *workspace)
 {
     const bool packed_q = kiln_view_present(&p->cu_seqlens_q), packed_k = kiln_view_present(&p->cu_seqlens_k);
-    const int64_t rows = launch(p, MAIN)->tile_q, batch = packed_q ? 1 : p->batch;
+    const int64_t rows = launch(p, MAIN)->tile_q, keys = launch(p, MAIN)->tile_k, batch = packed_q ? 1 : p->batch;
     size_t used = 0;
     a->base.q_tiles = attention_ceil(p->seqlen_q, GPU_WGMMA_ROWS);
     a->base.k_tiles = attention_ceil(p->seqlen_k, GPU_WGMMA_ROWS);
     a->m_tiles = attention_ceil(p->seqlen_q, rows);
-    a->n_tiles = attention_ceil(p->seqlen_k, GPU_WGMMA_KEYS);
+    a->n_tiles = attention_ceil(p->seqlen_k, keys);
     a->group = p->heads / p->heads_k;
-    a->works = p->heads_k * (packed_k ? p->total_k / GPU_WGMMA_KEYS + p->batch : p->batch * a->n_tiles);
+    a->works = p->heads_k * (packed_k ? p->total_k / keys + p->batch : p->batch * a->n_tiles);
     a->q_room = packed_q ? p->total_q / rows + p->batch : p->batch * a->m_tiles;
     const int64_t of_q = p->heads * a->q_room * rows;
     const int64_t open_q = packed_q ? p->total_q / GPU_WGMMA_ROWS + p->batch : p->batch * a->base.q_tiles;
@@ -123,13 +126,13 @@ static const gpu_kernel *kernel(const gpu_device *device, const kiln_problem *pr
 static bool can_be_read(const kiln_attention_backward_problem *b, gpu_wgmma_backward_args *a)
 {
     const kiln_attention_problem *p = &b->forward;
-    const int32_t rows = launch(p, MAIN)->tile_q;
+    const int32_t rows = launch(p, MAIN)->tile_q, keys = launch(p, MAIN)->tile_k;
     const int64_t most = 1 << 30; /* coordinates have 32 bits */
     return p->total_q <= most && p->total_k <= most && attention_is_aligned(p) && attention_has_aligned_rows(&p->o) &&
            attention_has_aligned_rows(&b->dout) && attention_has_aligned_rows(&b->dq) &&
            attention_has_aligned_rows(&b->dk) && attention_has_aligned_rows(&b->dv) &&
            gpu_tensor_map_of(&p->q, rows, &a->q) && gpu_tensor_map_of(&b->dout, rows, &a->dout) &&
-           gpu_tensor_map_of(&p->k, GPU_WGMMA_KEYS, &a->k) && gpu_tensor_map_of(&p->v, GPU_WGMMA_KEYS, &a->v);
+           gpu_tensor_map_of(&p->k, keys, &a->k) && gpu_tensor_map_of(&p->v, keys, &a->v);
 }
 
 static kiln_status run(const gpu_device *device, const kiln_problem *problem, void *workspace, kiln_stream stream)
@@ -156,14 +159,16 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
 }
 
 /*
- * dk and dv are summed in one chain over the group's queries, 16 at a time: the bound's tiles and their number together. fp16:
- * half of the smallest number of the type, less the lift.
+ * dk and dv are summed in one chain over the group's queries, 16 at a time; dq over 64 keys or more, then over blocks: the
+ * bound's tiles and their number together. fp16: half of the smallest number of the type, less the lift.
  */
 static void numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
 {
     const kiln_attention_problem *p = &problem->backward.forward;
+    const int64_t of_k = p->heads / p->heads_k * attention_ceil(p->seqlen_q, 16),
+                  of_q = attention_ceil(p->seqlen_k, 64);
     (void)device;
-    *numerics = attention_numerics(true, p->q.type, 16 + p->heads / p->heads_k * attention_ceil(p->seqlen_q, 16));
+    *numerics = attention_numerics(true, p->q.type, 24 + (of_k > of_q ? of_k : of_q));
     if (p->q.type == KILN_FLOAT16)
         numerics->p_floor = 0x1p-25 / (1 << GPU_WGMMA_LIFT);
 }

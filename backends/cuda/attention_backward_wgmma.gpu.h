@@ -41,19 +41,23 @@ template <class E> GPU_FN float wgmma_lowered(float scale)
     return scale / (1 << wgmma_lift<E>());
 }
 
-template <class E, int D, int BM, int STAGES, bool ORDERED> struct attention_backward_wgmma {
+// The block around its consumers, which are CONSUMER's: shared memory, the producer, and who adds to dQ in order.
+template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct wgmma_backward_block {
+    using E = E_;
     using args = gpu_wgmma_backward_args;
     using work = gpu_wgmma_backward_work;
-    static constexpr int BN = GPU_WGMMA_KEYS, threads = 384, blocks = 1, tile_q = BM, tile_k = BN;
+    static constexpr int D = D_, BM = BM_, BN = BN_, STAGES = STAGES_;
+    static constexpr bool ORDERED = ORDERED_;
+    static constexpr int threads = 384, blocks = 1, tile_q = BM, tile_k = BN;
     static constexpr int PRODUCER = 24, CONSUMER = 240, PANELS = D / 64, PANEL_Q = BM * 64, PANEL_K = BN * 64;
     // A warpgroup's half of dQ: its own 64 rows of 128, or its own columns of 64 rows. TILE: floats of a tile.
     static constexpr int COLS = BM * D / 128, PIECES = COLS / 8, TILE = BM * D; // pieces of 16 bytes: a thread's share
-    static constexpr int LAST = INT32_MIN;    // with the number of a tile in the workspace: the last step
-    static constexpr bool DS_HELD = BM == 64; // dS stays in registers as the operand of dK, else there is no room
+    static constexpr int LAST = INT32_MIN;          // with the number of a tile in the workspace: the last step
+    static constexpr int BUFFERS = D > 128 ? 4 : 2; // D = 256: two of dS, two of P
 
     struct alignas(1024) shared {
         E k[BN * D], v[BN * D], q[STAGES][BM * D], dout[STAGES][BM * D];
-        E ds[2][BN * BM];
+        E ds[BUFFERS][BN * BM];
         float dq[ORDERED ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
         uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, dq_full, dq_empty;
         int32_t step[STAGES][2]; // what is in a stage: see LAST; m, or -1 if nothing is hidden
@@ -74,7 +78,7 @@ template <class E, int D, int BM, int STAGES, bool ORDERED> struct attention_bac
                               DQ_EMPTY = SHARED + offsetof(shared, dq_empty);
     static constexpr uint32_t Q_BYTES = BM * D * 2, DS_BYTES = BN * BM * 2;
 
-    static GPU_FN void run(const args &a, shared &sh)
+    template <class CONSUMERS> static GPU_FN void run_with(const args &a, shared &sh)
     {
         if (gpu_shared_address(&sh) != SHARED)
             gpu_trap();
@@ -114,7 +118,7 @@ template <class E, int D, int BM, int STAGES, bool ORDERED> struct attention_bac
             return;
         }
         gpu_registers_take<CONSUMER>();
-        consume(a, w, wg);
+        CONSUMERS::consume(a, w, wg);
     }
 
     static GPU_FN void produce(const args &a, shared &sh)
@@ -186,6 +190,55 @@ template <class E, int D, int BM, int STAGES, bool ORDERED> struct attention_bac
             }
     }
 
+    // My rows of dK or dV, COLUMNS of them from col0 on, to memory. Is something not finite?
+    template <int COLUMNS>
+    static GPU_FN bool write(const kiln_view &view, const work &w, int key0, int col0, const float (&sum)[COLUMNS / 2],
+                             float scale)
+    {
+        const gpu_rows<E> out(gpu_rows<E>(view, w.k_batch, w.head_k).from(w.k_row));
+        const float limit = gpu_overflow_of(view.type);
+        bool open = false;
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            open |= wgmma_store_row<E, COLUMNS>(out, key0 + 8 * h, key0 + 8 * h < w.keys, col0, (int)view.size[3],
+                                                limit, [&](int i, int e) { return sum[4 * i + 2 * h + e] * scale; });
+        return open;
+    }
+    // My part of a tile of dQ, on its way.
+    static GPU_FN void dq_out(const args &a, int tile, const float (&dq)[COLS / 2])
+    {
+        const int thread = gpu_again(gpu_thread()), mine = thread / 32 * (TILE / 8) + thread % 32 * 4;
+        if constexpr (ORDERED) {
+#pragma unroll
+            for (int i = 0; i < PIECES; i++)
+                gpu_store4_at(DQ + (mine + i * 128) * 4, dq + 4 * i);
+            gpu_async_fence();
+            gpu_wave_barrier();
+            if (thread % 32 == 0)
+                gpu_mbarrier_arrive(DQ_FULL);
+        } else {
+            float *to = a.dq + (int64_t)tile * TILE + mine;
+#pragma unroll
+            for (int i = 0; i < PIECES; i++)
+                gpu_add4(to + i * 128, dq + 4 * i);
+        }
+    }
+};
+
+template <class E, int D, int BM, int STAGES, bool ORDERED>
+struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS, STAGES, ORDERED> {
+    using base = wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS, STAGES, ORDERED>;
+    using base::BN, base::PANEL_K, base::PANEL_Q, base::COLS, base::LAST, base::Q_BYTES, base::DS_BYTES, base::K,
+        base::V, base::Q, base::DO, base::DS, base::LSE, base::DELTA, base::Q_FULL, base::Q_EMPTY, base::DO_FULL,
+        base::DO_EMPTY, base::STEP, base::K_FULL, base::V_FULL, base::DQ_EMPTY;
+    using typename base::args, typename base::shared, typename base::work;
+    static constexpr bool DS_HELD = BM == 64; // dS stays in registers as the operand of dK, else there is no room
+
+    static GPU_FN void run(const args &a, shared &sh)
+    {
+        base::template run_with<attention_backward_wgmma>(a, sh);
+    }
+    // Two warpgroups, 64 keys each.
     static GPU_FN void consume(const args &a, const work &w, int wg)
     {
         const auto &p = a.base.p.forward;
@@ -287,23 +340,6 @@ template <class E, int D, int BM, int STAGES, bool ORDERED> struct attention_bac
             for (int i = 0; i < BM / 8; i += 2)
                 gpu_stmatrix_at(((ds_at + buffer * DS_BYTES) ^ (i % 8 << 4)) + i / 8 * (PANEL_K * 2), ds + 2 * i);
         };
-        const auto dq_out = [&](int tile) {
-            const int thread = gpu_again(gpu_thread()), mine = thread / 32 * (TILE / 8) + thread % 32 * 4;
-            if constexpr (ORDERED) {
-#pragma unroll
-                for (int i = 0; i < PIECES; i++)
-                    gpu_store4_at(DQ + (mine + i * 128) * 4, dq + 4 * i);
-                gpu_async_fence();
-                gpu_wave_barrier();
-                if (thread % 32 == 0)
-                    gpu_mbarrier_arrive(DQ_FULL);
-            } else {
-                float *to = a.dq + (int64_t)tile * TILE + mine;
-#pragma unroll
-                for (int i = 0; i < PIECES; i++)
-                    gpu_add4(to + i * 128, dq + 4 * i);
-            }
-        };
 
         if (w.m_past > w.m_first) {
             wgmma_ring<STAGES> ring;
@@ -362,227 +398,16 @@ template <class E, int D, int BM, int STAGES, bool ORDERED> struct attention_bac
                 gpu_wgmma_wait<1>();
                 gpu_wgmma_settle(x);
                 gpu_wgmma_settle(dq);
-                dq_out(tile & ~LAST);
+                base::dq_out(a, tile & ~LAST, dq);
             }
             gpu_wgmma_wait<0>();
             gpu_wgmma_settle(dk);
             gpu_wgmma_settle(dv);
             gpu_wgmma_settle(x);
         }
-        bool open = write(a.base.p.dv, w, key0, dv, wgmma_lowered<E>(1));
-        open |= write(a.base.p.dk, w, key0, dk, wgmma_lowered<E>((float)p.softmax_scale));
-        if (gpu_group_any(2 + wg, open) && warp == 0 && lane == 0)
+        bool open = base::template write<D>(a.base.p.dv, w, key0, 0, dv, wgmma_lowered<E>(1));
+        open |= base::template write<D>(a.base.p.dk, w, key0, 0, dk, wgmma_lowered<E>((float)p.softmax_scale));
+        if (gpu_group_any(2 + wg, 128, open) && warp == 0 && lane == 0)
             a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + wg;
-    }
-    // My rows to memory. Is something not finite?
-    static GPU_FN bool write(const kiln_view &view, const work &w, int key0, const float (&sum)[D / 2], float scale)
-    {
-        const gpu_rows<E> out(gpu_rows<E>(view, w.k_batch, w.head_k).from(w.k_row));
-        const float limit = gpu_overflow_of(view.type);
-        bool open = false;
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            open |= wgmma_store_row<E, D>(out, key0 + 8 * h, key0 + 8 * h < w.keys, 0, (int)view.size[3], limit,
-                                          [&](int i, int e) { return sum[4 * i + 2 * h + e] * scale; });
-        return open;
-    }
-};
-
-// A tile of queries of one head: item = (batch, head, tile).
-template <class E, int D, int ROWS> struct attention_backward_wgmma_tiles {
-    using args = gpu_wgmma_backward_args;
-    static constexpr int BM = ROWS, TILE = BM * D, threads = 256, blocks = 2, tile_q = BM, tile_k = 0;
-    struct shared {
-        gpu_array<float, 1, 1> none;
-    };
-    static GPU_FN int64_t slot(const args &a, const kiln_sequence &s, const gpu_item &of)
-    {
-        return of.head * a.q_room +
-               gpu_wgmma_tile_of(kiln_view_present(&a.base.p.forward.cu_seqlens_q), of.batch, s.q_row, BM, a.m_tiles) +
-               of.tile;
-    }
-};
-
-template <class E, int D, int ROWS>
-struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, ROWS> {
-    using base = attention_backward_wgmma_tiles<E, D, ROWS>;
-    using typename base::args, typename base::shared;
-    using work = gpu_wgmma_backward_work;
-    static constexpr int BM = base::BM, BN = GPU_WGMMA_KEYS, threads = base::threads;
-
-    static GPU_FN int64_t first_tile(const kiln_attention_problem &p, int64_t b) // of packed keys, of KV head 0
-    {
-        const int64_t row = gpu_read<int32_t>(p.cu_seqlens_k, b);
-        return gpu_wgmma_tile_of(true, b, row < 0 ? 0 : row < p.total_k ? row : p.total_k, BN, 0);
-    }
-    static GPU_FN work work_of(const args &a, int64_t block)
-    {
-        const auto &p = a.base.p.forward;
-        const int64_t tiles = a.n_tiles, heads = p.batch * p.heads_k;
-        int64_t batch = 0, head_k, n;
-        if (kiln_view_present(&p.cu_seqlens_k)) { // tile by tile, all heads: of the last b that does not begin after it
-            const int64_t tile = gpu_divide(block, p.heads_k);
-            int64_t past = p.batch;
-#pragma unroll 1
-            while (past - batch > 1) {
-                const int64_t b = (batch + past) / 2;
-                if (first_tile(p, b) <= tile)
-                    batch = b;
-                else
-                    past = b;
-            }
-            head_k = block - tile * p.heads_k, n = tile - first_tile(p, batch); // < 0: before all
-        } else {
-            int64_t bh;
-            if (p.masked) { // within a section of heads the tiles with the most queries (of a causal mask) first
-                const int64_t section = gpu_divide(block, a.section * tiles), in = block - section * a.section * tiles;
-                const int64_t rest = heads - section * a.section, here = rest < a.section ? rest : a.section;
-                n = gpu_divide(in, here), bh = section * a.section + in - n * here;
-            } else
-                bh = gpu_divide(block, tiles), n = block - bh * tiles;
-            batch = gpu_divide(bh, p.heads_k), head_k = bh - batch * p.heads_k;
-        }
-        const int64_t n0 = n * BN;
-        const kiln_sequence s = gpu_sequence_of(p, batch);
-        const wgmma_window window(p, s);
-        const int64_t left = s.seqlen_k - n0, keys = n < 0 || left < 0 ? 0 : left < BN ? left : BN, most = 1 << 30;
-        const int64_t low = window.low - n0 < -most ? -most : window.low - n0,
-                      high = window.high - n0 < -most ? -most : window.high - n0;
-        work w;
-        w.q_row = (int32_t)s.q_row, w.q_batch = (int32_t)s.q_batch;
-        w.k_row = (int32_t)(s.k_row + n0), w.k_batch = (int32_t)s.k_batch;
-        w.head_k = (int32_t)head_k, w.keys = (int32_t)keys, w.low = (int32_t)low, w.high = (int32_t)high;
-        // My key j is seen by the queries j - high < i <= j - low; all of them by BN - high <= i <= -low.
-        const auto within = [](int64_t x, int64_t least, int64_t past) {
-            return x < least ? least : x < past ? x : past;
-        };
-        const int64_t begin = within(1 - high, 0, s.seqlen_q), end = within(keys - low, begin, s.seqlen_q);
-        w.m_first = (int32_t)(begin / BM);
-        w.m_past = keys == 0 || end == begin ? w.m_first : (int32_t)((end + BM - 1) / BM);
-        w.clear_first = high >= BN ? 0 : (int32_t)((BN - high + BM - 1) / BM);
-        w.clear_past = keys < BN || 1 - low < BM ? 0 : (int32_t)((1 - low) / BM);
-        const bool packed = kiln_view_present(&p.cu_seqlens_q);
-        w.q_tile = (int32_t)(head_k * a.group * a.q_room + gpu_wgmma_tile_of(packed, batch, s.q_row, BM, a.m_tiles));
-        w.turn = (int32_t)n;
-        w.again = (batch * p.heads_k + head_k) * a.base.k_tiles + n * (BN / GPU_WGMMA_ROWS);
-        return w;
-    }
-
-    // Each block also makes as many records for `main` as it has threads.
-    static GPU_FN void run(const args &a, shared &, int64_t item)
-    {
-        constexpr int PER_ROW = D / 8, STEP = threads / PER_ROW, STEPS = BM / STEP;
-        const auto &p = a.base.p.forward;
-        const int64_t at = item * threads + gpu_thread();
-        if (at < a.works)
-            a.work[at] = work_of(a, at);
-        if (at < 3)
-            a.open[at] = 0;
-        if (item >= p.batch * p.heads * a.m_tiles)
-            return;
-        const gpu_item of(p, item, a.m_tiles);
-        const kiln_sequence s = gpu_sequence_of(p, of.batch);
-        const int64_t q0 = of.tile * BM, tile = base::slot(a, s, of);
-        if (q0 >= s.seqlen_q)
-            return;
-        const int col = gpu_thread() % PER_ROW * 8, r0 = gpu_thread() / PER_ROW;
-        const gpu_rows<const E> o(gpu_rows<const E>(p.o, s.q_batch, of.head).from(s.q_row + q0)),
-            dout(gpu_rows<const E>(a.base.p.dout, s.q_batch, of.head).from(s.q_row + q0));
-        gpu_vec<E, 8> x[STEPS] = {}, y[STEPS] = {};
-#pragma unroll
-        for (int i = 0; i < STEPS; i++)
-            if (q0 + r0 + i * STEP < s.seqlen_q && col < p.d_v)
-                x[i] = gpu_load<8>(o, r0 + i * STEP, col), y[i] = gpu_load<8>(dout, r0 + i * STEP, col);
-        if (a.turn && gpu_thread() == 0) { // the first whose keys my first query may see
-            const int64_t key = q0 + wgmma_window(p, s).low;
-            a.turn[tile] = key < 0 ? 0 : (uint32_t)(key / BN);
-        }
-        float *sums = a.dq + tile * base::TILE;
-        const gpu_vec<float, 4> zero = {};
-#pragma unroll
-        for (int i = 0; i < base::TILE / 4 / threads; i++)
-            gpu_put<16>(sums + (gpu_thread() + threads * i) * 4, &zero);
-#pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            float sum = 0;
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                sum = gpu_fma(gpu_to_float(x[i][e]), gpu_to_float(y[i][e]), sum);
-            sum = gpu_wave_sum<PER_ROW>(sum);
-            if (gpu_thread() % PER_ROW != 0)
-                continue;
-            const int r = r0 + i * STEP;
-            const int64_t row = s.q_row + q0 + r;
-            float lse = gpu_minus_infinity(); // past the last: no weight
-            if (q0 + r < s.seqlen_q) {
-                const float l = gpu_read<float>(p.lse, s.q_batch, of.head, row);
-                lse = l == gpu_minus_infinity() ? l : gpu_fma(l, -1.44269504089f, (float)wgmma_lift<E>());
-                if (kiln_view_present(&a.base.p.dlse))
-                    sum -= gpu_read<float>(a.base.p.dlse, s.q_batch, of.head, row);
-            }
-            a.lse[tile * BM + wgmma_row_slot(r)] = lse;
-            a.delta[tile * BM + wgmma_row_slot(r)] = sum;
-            if (q0 + r < s.seqlen_q) // for `again`
-                gpu_write<float>(a.base.delta, s.q_batch, of.head, row, 0, sum);
-        }
-    }
-};
-
-template <class E, int D, int ROWS>
-struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, ROWS> {
-    using base = attention_backward_wgmma_tiles<E, D, ROWS>;
-    using typename base::args, typename base::shared;
-    static constexpr int BM = base::BM, COLS = BM * D / 128, PIECES = COLS / 8;
-    static GPU_FN void run(const args &a, shared &, int64_t item)
-    {
-        const auto &p = a.base.p.forward;
-        const gpu_item of(p, item, a.m_tiles);
-        const kiln_sequence s = gpu_sequence_of(p, of.batch);
-        const int64_t q0 = of.tile * BM, tile = base::slot(a, s, of);
-        if (q0 >= s.seqlen_q)
-            return;
-        const int wave = gpu_wave_id(), lane = gpu_lane();
-        const float *sums = a.dq + tile * base::TILE + wave * (base::TILE / 8) + lane * 4;
-        gpu_vec<float, 4> x[PIECES];
-#pragma unroll
-        for (int i = 0; i < PIECES; i++)
-            gpu_move<16>(&x[i], sums + 128 * i);
-        const auto &view = a.base.p.dq;
-        const gpu_rows<E> out(gpu_rows<E>(view, s.q_batch, of.head).from(s.q_row + q0));
-        const float scale = wgmma_lowered<E>((float)p.softmax_scale), limit = gpu_overflow_of(view.type);
-        bool open = false;
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int r = wave % (BM / 16) * 16 + lane / 4 + 8 * h;
-            open |= wgmma_store_row<E, COLS>(out, r, q0 + r < s.seqlen_q, wave / (BM / 16) * COLS, (int)view.size[3],
-                                             limit, [&](int i, int e) { return x[i][2 * h + e] * scale; });
-        }
-        if (gpu_block_any(open) && gpu_thread() == 0)
-            for (int64_t row = q0; row < q0 + BM && row < s.seqlen_q; row += GPU_WGMMA_ROWS) // `again` counts downwards
-                a.open_q[gpu_atomic_add(&a.open[1], 1)] =
-                    (of.batch * p.heads + of.head) * a.base.q_tiles + a.base.q_tiles - 1 - row / GPU_WGMMA_ROWS;
-    }
-};
-
-// Tiles whose gradient is not finite, by the kernels of flash2: item = block, each takes its share of the lists.
-template <class TILES> struct attention_backward_wgmma_again {
-    using args = gpu_wgmma_backward_args;
-    using keys = attention_backward_keys<TILES>;
-    using queries = attention_backward_queries<TILES>;
-    using shared = typename keys::shared;
-    static constexpr int threads = keys::threads, blocks = 1, tile_q = keys::tile_q, tile_k = keys::tile_k;
-    static_assert(tile_q == GPU_WGMMA_ROWS && tile_k == GPU_WGMMA_ROWS, "tiles are counted alike");
-    static GPU_FN void run(const args &a, shared &sh, int64_t item)
-    {
-        const int64_t of_keys = 2 * (int64_t)a.open[0], all = of_keys + a.open[1]; // dk and dv are an item each
-#pragma unroll 1
-        for (int64_t i = item; i < all; i += a.items) {
-            if (i != item)
-                gpu_next_item();
-            if (i < of_keys)
-                keys::run(a.base, sh, 2 * a.open_k[i / 2] + i % 2);
-            else
-                queries::run(a.base, sh, a.open_q[i - of_keys]);
-        }
     }
 };

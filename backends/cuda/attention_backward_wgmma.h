@@ -7,7 +7,7 @@
 
 enum {
     GPU_WGMMA_ROWS = 64,  /* of a tile that is done again, and keys of a warpgroup */
-    GPU_WGMMA_KEYS = 128, /* of a block */
+    GPU_WGMMA_KEYS = 128, /* of a block at head sizes up to 128 */
     GPU_WGMMA_LIFT = 6,   /* fp16: P and dS are larger by 2^6 */
 };
 
@@ -15,7 +15,7 @@ enum {
  * waits. m counts tiles of queries, of which the first is the sequence's. */
 typedef struct gpu_wgmma_backward_work {
     int32_t q_row, q_batch, k_row, k_batch; /* of the sequence's first query, of my first key */
-    int32_t head_k, keys;                   /* 128, fewer at the end of a sequence; 0: nothing to do at all */
+    int32_t head_k, keys;                   /* fewer at the end of a sequence; 0: nothing to do at all */
     int32_t low, high;                      /* query i sees of my keys [i + low, i + high) */
     int32_t m_first, m_past;                /* tiles with queries that see one */
     int32_t clear_first, clear_past;        /* of these, where all queries see all my keys */
@@ -33,7 +33,7 @@ typedef struct gpu_wgmma_backward_args {
         int64_t items;          /* base.items */
         gpu_backward_args base; /* q_tiles, k_tiles: of GPU_WGMMA_ROWS, as `again` counts */
     };
-    int64_t m_tiles, n_tiles; /* of the longest sequence: of the kernel's tiles of queries, of GPU_WGMMA_KEYS */
+    int64_t m_tiles, n_tiles; /* of the longest sequence: of the main kernel's tiles of queries and of keys */
     int64_t q_room;
     int64_t works, group;          /* blocks of the main kernel; heads of a KV head */
     int64_t section;               /* masked: KV heads whose Q, dO and dQ are meant to share the L2 */

@@ -345,15 +345,14 @@ GPU_FN void gpu_transpose_quad(uint32_t (&w)[4])
         }
     }
 }
-// The same, and whether x holds for any of 128 threads.
-GPU_FN bool gpu_group_any(int number, bool x)
+// The same, and whether x holds for any of them.
+GPU_FN bool gpu_group_any(int number, int threads, bool x)
 {
     uint32_t any;
-    asm volatile(
-        "{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, 128, p;\nselp.b32 %0, 1, 0, q;\n}\n"
-        : "=r"(any)
-        : "r"((uint32_t)x), "r"(number)
-        : "memory");
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.b32 %0, 1, 0, q;\n}\n"
+                 : "=r"(any)
+                 : "r"((uint32_t)x), "r"(number), "r"(threads)
+                 : "memory");
     return any != 0;
 }
 GPU_FN void gpu_trap()

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kiln_ctypes import Kiln
+from kiln_ctypes import DETERMINISTIC, Kiln
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("libkiln")
@@ -155,7 +155,8 @@ def forward_rows(rungs, dtypes, dims, lengths):
 
 
 def backward_rows(dtypes, dims, lengths):
-    print("attention backward, B·S = 16K, H·d = 2048: TFLOP/s (all launches), and ratio to cuDNN's and FlashAttention-2's")
+    print("attention backward, B·S = 16K, H·d = 2048: TFLOP/s (all launches), and ratio to FlashAttention-2 and cuDNN; "
+          "KILN_FLAG_DETERMINISTIC, and its share of ours without")
     for dtype in dtypes:
         for d in dims:
             for s in lengths:
@@ -184,10 +185,12 @@ def backward_rows(dtypes, dims, lengths):
 
                     def peer(out):
                         return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
-                    ours, fa2, cudnn = medians([run] + [peer(out) for out in outs])
+                    same, same_kernel = kiln.backward(args, dout, dq, dk, dv, flags=DETERMINISTIC)
+                    ours, ordered, fa2, cudnn = medians([run, same] + [peer(out) for out in outs])
                     flops = 10 * b * h * s * s * d * (0.5 if causal else 1)
                     print(f"{name:32s} FA2 {flops / fa2 / 1e9:5.0f} cuDNN {flops / cudnn / 1e9:5.0f} | {kernel} "
-                          f"{flops / ours / 1e9:5.0f} {fa2 / ours:5.2f}x {cudnn / ours:5.2f}x", flush=True)
+                          f"{flops / ours / 1e9:5.0f} {fa2 / ours:5.2f}x {cudnn / ours:5.2f}x | {same_kernel} "
+                          f"{flops / ordered / 1e9:5.0f} {ours / ordered:5.2f}", flush=True)
 
 
 def overhead():
@@ -217,7 +220,7 @@ if wanted("forward"):
     lengths = options.lengths or ([2048, 16384] if options.quick else [512, 1024, 2048, 4096, 8192, 16384])
     forward_rows(options.rungs, [getattr(torch, t) for t in options.types], options.dims, lengths)
 if wanted("backward"):
-    backward_rows([torch.bfloat16], [d for d in options.dims if d <= 128], options.lengths or [2048, 16384])
+    backward_rows([getattr(torch, t) for t in options.types], options.dims, options.lengths or [2048, 16384])
 if wanted("overhead"):
     overhead()
 sys.stdout.flush()

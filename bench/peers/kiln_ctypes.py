@@ -29,9 +29,11 @@ class Forward(c.Structure):  # kiln_attention_forward_args
                  ("flags", c.c_uint64), ("device_status", c.c_void_p), ("algorithm", c.c_char_p)])
 
 
-class Backward(c.Structure):  # kiln_attention_backward_args up to dv
+class Backward(c.Structure):  # kiln_attention_backward_args
     _fields_ = [("struct_size", c.c_size_t), ("forward", c.c_void_p), ("dout", c.c_void_p), ("dlse", c.c_void_p),
-                ("dq", c.c_void_p), ("dk", c.c_void_p), ("dv", c.c_void_p)]
+                ("dq", c.c_void_p), ("dk", c.c_void_p), ("dv", c.c_void_p), ("dq2", c.c_void_p), ("dk2", c.c_void_p),
+                ("dbias", c.c_void_p), ("dsinks", c.c_void_p), ("flags", c.c_uint64), ("max_sms", c.c_int32),
+                ("reserved", c.c_int32), ("algorithm", c.c_char_p)]
 
 
 class Softmax(c.Structure):  # kiln_softmax_forward_args
@@ -40,6 +42,7 @@ class Softmax(c.Structure):  # kiln_softmax_forward_args
 
 
 CAUSAL_BOTTOM_RIGHT = 2
+DETERMINISTIC = 1 << 2
 
 
 class Kiln:
@@ -83,10 +86,10 @@ class Kiln:
     def forward(self, *tensors, **options):
         return self.call("attention_forward", self.forward_args(*tensors, **options))
 
-    def backward(self, forward_args, dout, dq, dk, dv):
+    def backward(self, forward_args, dout, dq, dk, dv, **fields):
         self.keep.append(forward_args)
-        return self.call("attention_backward", Backward(c.sizeof(Backward), c.addressof(forward_args), self.tensor(dout),
-                                                        None, self.tensor(dq), self.tensor(dk), self.tensor(dv)))
+        return self.call("attention_backward", Backward(c.sizeof(Backward), c.addressof(forward_args), self.tensor(dout), None,
+                                                        self.tensor(dq), self.tensor(dk), self.tensor(dv), **fields))
 
     def softmax(self, x, y, **fields):
         return self.call("softmax_forward", Softmax(c.sizeof(Softmax), self.tensor(x), self.tensor(y), None, **fields))

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What stands around the main kernel of attention backward, rung `wgmma`: prepare, finish, again (attention_backward_wgmma.gpu.h).
+// Bytes: prepare reads o and do and writes 4·d a row, finish reads these and writes dq.
+#pragma once
+#include "attention_backward_wgmma.gpu.h"
+
+// A tile of queries of one head: item = (batch, head, tile).
+template <class E, int D, int ROWS> struct attention_backward_wgmma_tiles {
+    using args = gpu_wgmma_backward_args;
+    static constexpr int BM = ROWS, TILE = BM * D, threads = 256, blocks = 2, tile_q = BM, tile_k = 0;
+    struct shared {
+        gpu_array<float, 1, 1> none;
+    };
+    static GPU_FN int64_t slot(const args &a, const kiln_sequence &s, const gpu_item &of)
+    {
+        return of.head * a.q_room +
+               gpu_wgmma_tile_of(kiln_view_present(&a.base.p.forward.cu_seqlens_q), of.batch, s.q_row, BM, a.m_tiles) +
+               of.tile;
+    }
+};
+
+// KEYS: of a block of the main kernel.
+template <class E, int D, int ROWS, int KEYS>
+struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, ROWS> {
+    using base = attention_backward_wgmma_tiles<E, D, ROWS>;
+    using typename base::args, typename base::shared;
+    using work = gpu_wgmma_backward_work;
+    static constexpr int BM = base::BM, BN = KEYS, threads = base::threads;
+
+    static GPU_FN int64_t first_tile(const kiln_attention_problem &p, int64_t b) // of packed keys, of KV head 0
+    {
+        const int64_t row = gpu_read<int32_t>(p.cu_seqlens_k, b);
+        return gpu_wgmma_tile_of(true, b, row < 0 ? 0 : row < p.total_k ? row : p.total_k, BN, 0);
+    }
+    static GPU_FN work work_of(const args &a, int64_t block)
+    {
+        const auto &p = a.base.p.forward;
+        const int64_t tiles = a.n_tiles, heads = p.batch * p.heads_k;
+        int64_t batch = 0, head_k, n;
+        if (kiln_view_present(&p.cu_seqlens_k)) { // tile by tile, all heads: of the last b that does not begin after it
+            const int64_t tile = gpu_divide(block, p.heads_k);
+            int64_t past = p.batch;
+#pragma unroll 1
+            while (past - batch > 1) {
+                const int64_t b = (batch + past) / 2;
+                if (first_tile(p, b) <= tile)
+                    batch = b;
+                else
+                    past = b;
+            }
+            head_k = block - tile * p.heads_k, n = tile - first_tile(p, batch); // < 0: before all
+        } else {
+            int64_t bh;
+            if (p.masked) { // within a section of heads the tiles with the most queries (of a causal mask) first
+                const int64_t section = gpu_divide(block, a.section * tiles), in = block - section * a.section * tiles;
+                const int64_t rest = heads - section * a.section, here = rest < a.section ? rest : a.section;
+                n = gpu_divide(in, here), bh = section * a.section + in - n * here;
+            } else
+                bh = gpu_divide(block, tiles), n = block - bh * tiles;
+            batch = gpu_divide(bh, p.heads_k), head_k = bh - batch * p.heads_k;
+        }
+        const int64_t n0 = n * BN;
+        const kiln_sequence s = gpu_sequence_of(p, batch);
+        const wgmma_window window(p, s);
+        const int64_t left = s.seqlen_k - n0, keys = n < 0 || left < 0 ? 0 : left < BN ? left : BN, most = 1 << 30;
+        const int64_t low = window.low - n0 < -most ? -most : window.low - n0,
+                      high = window.high - n0 < -most ? -most : window.high - n0;
+        work w;
+        w.q_row = (int32_t)s.q_row, w.q_batch = (int32_t)s.q_batch;
+        w.k_row = (int32_t)(s.k_row + n0), w.k_batch = (int32_t)s.k_batch;
+        w.head_k = (int32_t)head_k, w.keys = (int32_t)keys, w.low = (int32_t)low, w.high = (int32_t)high;
+        // My key j is seen by the queries j - high < i <= j - low; all of them by BN - high <= i <= -low.
+        const auto within = [](int64_t x, int64_t least, int64_t past) {
+            return x < least ? least : x < past ? x : past;
+        };
+        const int64_t begin = within(1 - high, 0, s.seqlen_q), end = within(keys - low, begin, s.seqlen_q);
+        w.m_first = (int32_t)(begin / BM);
+        w.m_past = keys == 0 || end == begin ? w.m_first : (int32_t)((end + BM - 1) / BM);
+        w.clear_first = high >= BN ? 0 : (int32_t)((BN - high + BM - 1) / BM);
+        w.clear_past = keys < BN || 1 - low < BM ? 0 : (int32_t)((1 - low) / BM);
+        const bool packed = kiln_view_present(&p.cu_seqlens_q);
+        w.q_tile = (int32_t)(head_k * a.group * a.q_room + gpu_wgmma_tile_of(packed, batch, s.q_row, BM, a.m_tiles));
+        w.turn = (int32_t)n;
+        w.again = (batch * p.heads_k + head_k) * a.base.k_tiles + n * (BN / GPU_WGMMA_ROWS);
+        return w;
+    }
+
+    // Each block also makes as many records for `main` as it has threads.
+    static GPU_FN void run(const args &a, shared &, int64_t item)
+    {
+        constexpr int PER_ROW = D / 8, STEP = threads / PER_ROW, STEPS = 4; // rows side by side; at a time
+        const auto &p = a.base.p.forward;
+        const int64_t at = item * threads + gpu_thread();
+        if (at < a.works)
+            a.work[at] = work_of(a, at);
+        if (at < 3)
+            a.open[at] = 0;
+        if (item >= p.batch * p.heads * a.m_tiles)
+            return;
+        const gpu_item of(p, item, a.m_tiles);
+        const kiln_sequence s = gpu_sequence_of(p, of.batch);
+        const int64_t q0 = of.tile * BM, tile = base::slot(a, s, of);
+        if (q0 >= s.seqlen_q)
+            return;
+        if (a.turn && gpu_thread() == 0) { // the first whose keys my first query may see
+            const int64_t key = q0 + wgmma_window(p, s).low;
+            a.turn[tile] = key < 0 ? 0 : (uint32_t)(key / BN);
+        }
+        float *sums = a.dq + tile * base::TILE;
+        const gpu_vec<float, 4> zero = {};
+        const int col = gpu_thread() % PER_ROW * 8;
+        const gpu_rows<const E> o(gpu_rows<const E>(p.o, s.q_batch, of.head).from(s.q_row + q0)),
+            dout(gpu_rows<const E>(a.base.p.dout, s.q_batch, of.head).from(s.q_row + q0));
+#pragma unroll 1
+        for (int r0 = gpu_thread() / PER_ROW; r0 < BM; r0 += STEPS * STEP) {
+            gpu_vec<E, 8> x[STEPS] = {}, y[STEPS] = {};
+#pragma unroll
+            for (int i = 0; i < STEPS; i++)
+                if (q0 + r0 + i * STEP < s.seqlen_q && col < p.d_v)
+                    x[i] = gpu_load<8>(o, r0 + i * STEP, col), y[i] = gpu_load<8>(dout, r0 + i * STEP, col);
+#pragma unroll
+            for (int i = 0; i < 2 * STEPS; i++, sums += threads * 4)
+                gpu_put<16>(sums + gpu_thread() * 4, &zero);
+#pragma unroll
+            for (int i = 0; i < STEPS; i++) {
+                float sum = 0;
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    sum = gpu_fma(gpu_to_float(x[i][e]), gpu_to_float(y[i][e]), sum);
+                sum = gpu_wave_sum<PER_ROW>(sum);
+                if (gpu_thread() % PER_ROW == 0)
+                    put(a, s, of, q0, tile, r0 + i * STEP, sum);
+            }
+        }
+    }
+    // What is known of query r of the tile.
+    static GPU_FN void put(const args &a, const kiln_sequence &s, const gpu_item &of, int64_t q0, int64_t tile, int r,
+                           float sum)
+    {
+        const auto &p = a.base.p.forward;
+        const int64_t row = s.q_row + q0 + r;
+        float lse = gpu_minus_infinity(); // past the last: no weight
+        if (q0 + r < s.seqlen_q) {
+            const float l = gpu_read<float>(p.lse, s.q_batch, of.head, row);
+            lse = l == gpu_minus_infinity() ? l : gpu_fma(l, -1.44269504089f, (float)wgmma_lift<E>());
+            if (kiln_view_present(&a.base.p.dlse))
+                sum -= gpu_read<float>(a.base.p.dlse, s.q_batch, of.head, row);
+            gpu_write<float>(a.base.delta, s.q_batch, of.head, row, 0, sum); // for `again`
+        }
+        a.lse[tile * BM + wgmma_row_slot(r)] = lse;
+        a.delta[tile * BM + wgmma_row_slot(r)] = sum;
+    }
+};
+
+template <class E, int D, int ROWS>
+struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, ROWS> {
+    using base = attention_backward_wgmma_tiles<E, D, ROWS>;
+    using typename base::args, typename base::shared;
+    static constexpr int BM = base::BM, COLS = BM * D / 128, PIECES = COLS / 8;
+    static GPU_FN void run(const args &a, shared &, int64_t item)
+    {
+        const auto &p = a.base.p.forward;
+        const gpu_item of(p, item, a.m_tiles);
+        const kiln_sequence s = gpu_sequence_of(p, of.batch);
+        const int64_t q0 = of.tile * BM, tile = base::slot(a, s, of);
+        if (q0 >= s.seqlen_q)
+            return;
+        const int wave = gpu_wave_id(), lane = gpu_lane();
+        const float *sums = a.dq + tile * base::TILE + wave * (base::TILE / 8) + lane * 4;
+        gpu_vec<float, 4> x[PIECES];
+#pragma unroll
+        for (int i = 0; i < PIECES; i++)
+            gpu_move<16>(&x[i], sums + 128 * i);
+        const auto &view = a.base.p.dq;
+        const gpu_rows<E> out(gpu_rows<E>(view, s.q_batch, of.head).from(s.q_row + q0));
+        const float scale = wgmma_lowered<E>((float)p.softmax_scale), limit = gpu_overflow_of(view.type);
+        bool open = false;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int r = wave % (BM / 16) * 16 + lane / 4 + 8 * h;
+            open |= wgmma_store_row<E, COLS>(out, r, q0 + r < s.seqlen_q, wave / (BM / 16) * COLS, (int)view.size[3],
+                                             limit, [&](int i, int e) { return x[i][2 * h + e] * scale; });
+        }
+        if (gpu_block_any(open) && gpu_thread() == 0)
+            for (int64_t row = q0; row < q0 + BM && row < s.seqlen_q; row += GPU_WGMMA_ROWS) // `again` counts downwards
+                a.open_q[gpu_atomic_add(&a.open[1], 1)] =
+                    (of.batch * p.heads + of.head) * a.base.q_tiles + a.base.q_tiles - 1 - row / GPU_WGMMA_ROWS;
+    }
+};
+
+// Tiles whose gradient is not finite, by the kernels of flash2: item = block, each takes its share of the lists.
+template <class TILES> struct attention_backward_wgmma_again {
+    using args = gpu_wgmma_backward_args;
+    using keys = attention_backward_keys<TILES>;
+    using queries = attention_backward_queries<TILES>;
+    using shared = typename keys::shared;
+    static constexpr int threads = keys::threads, blocks = 1, tile_q = keys::tile_q, tile_k = keys::tile_k;
+    static_assert(tile_q == GPU_WGMMA_ROWS && tile_k == GPU_WGMMA_ROWS, "tiles are counted alike");
+    static GPU_FN void run(const args &a, shared &sh, int64_t item)
+    {
+        const int of_q = keys::ceil_parts(a.base.p.forward.d), of_k = of_q + keys::ceil_parts(a.base.p.forward.d_v);
+        const int64_t first = of_k * (int64_t)a.open[0], all = first + of_q * (int64_t)a.open[1];
+#pragma unroll 1
+        for (int64_t i = item; i < all; i += a.items) {
+            if (i != item)
+                gpu_next_item();
+            if (i < first)
+                keys::run(a.base, sh, a.open_k[i / of_k] * of_k + i % of_k);
+            else
+                queries::run(a.base, sh, a.open_q[(i - first) / of_q] * of_q + (i - first) % of_q);
+        }
+    }
+};
