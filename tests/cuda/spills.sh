@@ -1,24 +1,26 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # spills.sh BUILD_DIR [CUOBJDUMP]: the kernels that must be fast keep their loops in registers. Reads what ptxas said of each kernel
-# when BUILD_DIR was built (FILE.o.ptxas beside the objects; sm_90 only: other chips have other limits), and, where cuobjdump is
+# when BUILD_DIR was built (FILE.o.ptxas beside the objects; sm_90, sm_90a only: other chips have other limits), and, where cuobjdump is
 # there, the machine code.
 #   softmax_online            no spill at all
 #   flash2, mma at d <= 128   plain mode: at most LIMIT bytes, of what the loop over the keys hardly needs (mma at d = 64, three
 #                             blocks on a multiprocessor: 400); flash2: in that loop (the innermost one with the most HMMA)
 #                             no access to local memory
+#   wgmma, backward           no spill; at most 32 bytes, of the producer's, where dq is added in order
 set -eu
 logs=$1/backends/cuda dump=${2:-$(command -v cuobjdump || true)}
 limit=160 seen=0 bad=0
+wgmma='^attention_backward_wgmma_(ordered_)?(f16|bf16)_'
 must='^attention_forward_(flash2|mma)_(f16|bf16)_(64|128)$' never='^softmax_online_'
 
 shopt -s nullglob
 list=$(cat "$logs"/*.ptxas | awk '
     /Compiling entry function/ { split($0, q, "\047"); name = q[2]; chip = q[4]; next }
     /Function properties/ { own = ($NF == name) }
-    /bytes spill stores/ && own && chip == "sm_90" { for (i = 2; i < NF; i++) if ($(i + 1) == "bytes" && $(i + 2) == "spill" && $(i + 3) ~ /^stores/) print name, $i }')
+    /bytes spill stores/ && own && (chip == "sm_90" || chip == "sm_90a" && name ~ /backward_wgmma/) { for (i = 2; i < NF; i++) if ($(i + 1) == "bytes" && $(i + 2) == "spill" && $(i + 3) ~ /^stores/) print name, $i }')
 while read -r name bytes; do
-    if [[ $name =~ $never ]]; then most=0; elif [[ $name =~ _mma_.*_64$ && $name =~ $must ]]; then most=400; elif [[ $name =~ $must ]]; then most=$limit; else continue; fi
+    if [[ $name =~ $never ]]; then most=0; elif [[ $name =~ $wgmma ]]; then [[ $name =~ ordered ]] && most=32 || most=0; elif [[ $name =~ _mma_.*_64$ && $name =~ $must ]]; then most=400; elif [[ $name =~ $must ]]; then most=$limit; else continue; fi
     seen=$((seen + 1))
     if ((bytes > most)); then
         echo "$name spills $bytes bytes; $most are allowed"
