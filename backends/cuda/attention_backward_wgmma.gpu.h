@@ -59,9 +59,10 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
         E k[BN * D], v[BN * D], q[STAGES][BM * D], dout[STAGES][BM * D];
         E ds[BUFFERS][BN * BM];
         float dq[ORDERED ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
-        uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, dq_full, dq_empty;
+        uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, kv_empty, dq_full,
+            dq_empty, work_full[2], work_empty[2];
         int32_t step[STAGES][2]; // what is in a stage: see LAST; m, or -1 if nothing is hidden
-        work mine;
+        work mine[2];            // this item, and what the producer is at already; keys < 0: there is no more
     };
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
     // Dynamic shared memory begins here where there is no static one. As constants, addresses need no registers.
@@ -75,119 +76,140 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                               DO_EMPTY = SHARED + offsetof(shared, do_empty), STEP = SHARED + offsetof(shared, step),
                               K_FULL = SHARED + offsetof(shared, k_full), V_FULL = SHARED + offsetof(shared, v_full),
                               DQ_FULL = SHARED + offsetof(shared, dq_full),
-                              DQ_EMPTY = SHARED + offsetof(shared, dq_empty);
+                              DQ_EMPTY = SHARED + offsetof(shared, dq_empty),
+                              KV_EMPTY = SHARED + offsetof(shared, kv_empty),
+                              WORK_FULL = SHARED + offsetof(shared, work_full),
+                              WORK_EMPTY = SHARED + offsetof(shared, work_empty);
     static constexpr uint32_t Q_BYTES = BM * D * 2, DS_BYTES = BN * BM * 2;
 
     template <class CONSUMERS> static GPU_FN void run_with(const args &a, shared &sh)
     {
         if (gpu_shared_address(&sh) != SHARED)
             gpu_trap();
-        const int thread = gpu_thread();
-        if (thread < GPU_WAVE) {
-            int number = gpu_block();
-            if constexpr (ORDERED) {
-                if (thread == 0)
-                    number = (int)gpu_atomic_add(&a.open[2], 1);
-                number = gpu_uniform(number);
-            }
-            if (thread < (int)sizeof(work) / 4)
-                ((uint32_t *)&sh.mine)[thread] = ((const uint32_t *)&a.work[number])[thread];
-        }
-        if (thread == 32) {
+        if (gpu_thread() == 0) {
             for (int i = 0; i < STAGES; i++) {
                 gpu_mbarrier_init(Q_FULL + 8 * i, 1), gpu_mbarrier_init(Q_EMPTY + 8 * i, 8);
                 gpu_mbarrier_init(DO_FULL + 8 * i, 1), gpu_mbarrier_init(DO_EMPTY + 8 * i, 8);
             }
-            gpu_mbarrier_init(K_FULL, 1), gpu_mbarrier_init(V_FULL, 1);
+            for (int i = 0; i < 2; i++)
+                gpu_mbarrier_init(WORK_FULL + 8 * i, 1), gpu_mbarrier_init(WORK_EMPTY + 8 * i, 8 + ORDERED);
+            gpu_mbarrier_init(K_FULL, 1), gpu_mbarrier_init(V_FULL, 1), gpu_mbarrier_init(KV_EMPTY, 8);
             gpu_mbarrier_init(DQ_FULL, 8), gpu_mbarrier_init(DQ_EMPTY, 1);
             gpu_mbarrier_init_fence();
             gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v),
                 gpu_tensor_prefetch(&a.dout);
         }
         gpu_block_barrier();
-        const work &w = sh.mine;
-        if (w.keys == 0)
-            return;
         const int wg = gpu_warpgroup();
         if (wg == 2) {
             gpu_registers_give<PRODUCER>();
             if (gpu_thread() == 256)
                 produce(a, sh);
             if (ORDERED && gpu_thread() == 288)
-                send(a, sh.mine);
+                send(a, sh);
             return;
         }
         gpu_registers_take<CONSUMER>();
-        CONSUMERS::consume(a, w, wg);
+        CONSUMERS::consume(a, sh, wg);
     }
 
+    // The next item that has keys, or the end.
+    static GPU_FN bool fetch(const args &a, work &to)
+    {
+        for (;;) {
+            const int64_t number = gpu_atomic_add(&a.open[2], 1);
+            if (number >= a.works)
+                return to.keys = -1, false;
+            to = a.work[number];
+            if (to.keys > 0)
+                return true;
+        }
+    }
     static GPU_FN void produce(const args &a, shared &sh)
     {
-        const work &w = sh.mine;
         wgmma_ring<STAGES> ring;
-        const int m_first = w.m_first, m_past = w.m_past, clear_first = w.clear_first, clear_past = w.clear_past,
-                  q_row = w.q_row, q_batch = w.q_batch, first = w.head_k * (int)a.group, past = first + (int)a.group;
-        int64_t head_tile = w.q_tile;
+        uint32_t loaded = 0; // K and V so often
 #pragma unroll 1
-        for (int head = first; head < past; head++, head_tile += a.q_room)
+        for (uint32_t item = 0;; item++) {
+            work &w = sh.mine[item % 2];
+            gpu_mbarrier_wait(WORK_EMPTY + item % 2 * 8, item / 2 % 2 ^ 1);
+            const bool more = fetch(a, w);
+            gpu_mbarrier_arrive(WORK_FULL + item % 2 * 8);
+            if (!more)
+                return;
+            const int m_first = w.m_first, m_past = w.m_past, group = (int)a.group;
+            int tile = w.q_tile; // m = 0 of the head
 #pragma unroll 1
-            for (int i = m_first; i < m_past; i++) {
-                const int m = ORDERED ? m_first + m_past - 1 - i : i;
-                uint32_t full = Q_FULL + 8 * ring.stage;
-                gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
-                sh.step[ring.stage][0] = ((int)head_tile + m) | (i == m_past - 1 && head == past - 1 ? LAST : 0);
-                sh.step[ring.stage][1] = m < clear_first || m >= clear_past ? m : -1;
-                gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
-#pragma unroll
-                for (int c = 0; c < PANELS; c++)
-                    gpu_tensor_load(&a.q, Q + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, q_row + m * BM,
-                                    head, q_batch);
-                gpu_bulk_load(LSE + ring.stage * BM * 4, a.lse + (head_tile + m) * BM, BM * 4, full);
-                if (i == m_first && head == first) {
-                    gpu_mbarrier_expect(K_FULL, sizeof(shared::k));
+            for (int head = 0; head < group; head++, tile += (int)a.q_room)
+#pragma unroll 1
+                for (int i = m_first; i < m_past; i++) {
+                    const int m = ORDERED ? m_first + m_past - 1 - i : i, row = w.q_row + m * BM,
+                              of = w.head_k * group + head;
+                    uint32_t full = Q_FULL + 8 * ring.stage;
+                    gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
+                    sh.step[ring.stage][0] = tile + m | (i == m_past - 1 && head == group - 1 ? LAST : 0);
+                    sh.step[ring.stage][1] = m < w.clear_first || m >= w.clear_past ? m : -1;
+                    gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll
                     for (int c = 0; c < PANELS; c++)
-                        gpu_tensor_load(&a.k, K + c * PANEL_K * 2, K_FULL, c * 64, w.k_row, w.head_k, w.k_batch);
-                    gpu_mbarrier_expect(V_FULL, sizeof(shared::v));
+                        gpu_tensor_load(&a.q, Q + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, row, of,
+                                        w.q_batch);
+                    gpu_bulk_load(LSE + ring.stage * BM * 4, a.lse + (int64_t)(tile + m) * BM, BM * 4, full);
+                    if (i == m_first && head == 0) {
+                        gpu_mbarrier_wait(KV_EMPTY, loaded++ % 2 ^ 1);
+                        gpu_mbarrier_expect(K_FULL, sizeof(shared::k));
+#pragma unroll
+                        for (int c = 0; c < PANELS; c++)
+                            gpu_tensor_load(&a.k, K + c * PANEL_K * 2, K_FULL, c * 64, w.k_row, w.head_k, w.k_batch);
+                        gpu_mbarrier_expect(V_FULL, sizeof(shared::v));
+#pragma unroll
+                        for (int c = 0; c < PANELS; c++)
+                            gpu_tensor_load(&a.v, V + c * PANEL_K * 2, V_FULL, c * 64, w.k_row, w.head_k, w.k_batch);
+                    }
+                    full = DO_FULL + 8 * ring.stage;
+                    gpu_mbarrier_wait(DO_EMPTY + 8 * ring.stage, ring.parity ^ 1);
+                    gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll
                     for (int c = 0; c < PANELS; c++)
-                        gpu_tensor_load(&a.v, V + c * PANEL_K * 2, V_FULL, c * 64, w.k_row, w.head_k, w.k_batch);
+                        gpu_tensor_load(&a.dout, DO + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, row, of,
+                                        w.q_batch);
+                    gpu_bulk_load(DELTA + ring.stage * BM * 4, a.delta + (int64_t)(tile + m) * BM, BM * 4, full);
+                    ring.next();
                 }
-                full = DO_FULL + 8 * ring.stage;
-                gpu_mbarrier_wait(DO_EMPTY + 8 * ring.stage, ring.parity ^ 1);
-                gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
-#pragma unroll
-                for (int c = 0; c < PANELS; c++)
-                    gpu_tensor_load(&a.dout, DO + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, q_row + m * BM,
-                                    head, q_batch);
-                gpu_bulk_load(DELTA + ring.stage * BM * 4, a.delta + (head_tile + m) * BM, BM * 4, full);
-                ring.next();
-            }
+        }
     }
 
-    // ORDERED: adds what the consumers leave, when it is this block's turn.
-    static GPU_FN void send(const args &a, const work &w)
+    // ORDERED: adds what the consumers leave, when it is this item's turn.
+    static GPU_FN void send(const args &a, const shared &sh)
     {
-        const int m_first = w.m_first, m_past = w.m_past;
-        const uint32_t turn = w.turn;
-        int64_t head_tile = w.q_tile;
         uint32_t parity = 0;
 #pragma unroll 1
-        for (int head = 0; head < (int)a.group; head++, head_tile += a.q_room)
+        for (uint32_t item = 0;; item++) {
+            const work &w = sh.mine[item % 2];
+            gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
+            if (w.keys < 0)
+                return;
+            const int m_first = w.m_first, m_past = w.m_past;
+            const uint32_t turn = w.turn;
+            int tile = w.q_tile;
 #pragma unroll 1
-            for (int m = m_past - 1; m >= m_first; m--, parity ^= 1) {
-                uint32_t *whose = a.turn + head_tile + m;
-                gpu_mbarrier_wait(DQ_FULL, parity);
-                while (gpu_load_acquire(whose) != turn) {
+            for (int head = 0; head < (int)a.group; head++, tile += (int)a.q_room)
+#pragma unroll 1
+                for (int m = m_past - 1; m >= m_first; m--, parity ^= 1) {
+                    uint32_t *whose = a.turn + tile + m;
+                    gpu_mbarrier_wait(DQ_FULL, parity);
+                    while (gpu_load_acquire(whose) != turn) {
+                    }
+                    gpu_async_fence_all();
+                    gpu_bulk_add(a.dq + (int64_t)(tile + m) * TILE, DQ, TILE * 4);
+                    gpu_bulk_wait_read();
+                    gpu_mbarrier_arrive(DQ_EMPTY);
+                    gpu_bulk_wait();
+                    gpu_async_fence_all();
+                    gpu_store_release(whose, turn + 1);
                 }
-                gpu_async_fence_all();
-                gpu_bulk_add(a.dq + (head_tile + m) * TILE, DQ, TILE * 4);
-                gpu_bulk_wait_read();
-                gpu_mbarrier_arrive(DQ_EMPTY);
-                gpu_bulk_wait();
-                gpu_async_fence_all();
-                gpu_store_release(whose, turn + 1);
-            }
+            gpu_mbarrier_arrive(WORK_EMPTY + item % 2 * 8);
+        }
     }
 
     // My rows of dK or dV, COLUMNS of them from col0 on, to memory. Is something not finite?
@@ -230,7 +252,8 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
     using base = wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS, STAGES, ORDERED>;
     using base::BN, base::PANEL_K, base::PANEL_Q, base::COLS, base::LAST, base::Q_BYTES, base::DS_BYTES, base::K,
         base::V, base::Q, base::DO, base::DS, base::LSE, base::DELTA, base::Q_FULL, base::Q_EMPTY, base::DO_FULL,
-        base::DO_EMPTY, base::STEP, base::K_FULL, base::V_FULL, base::DQ_EMPTY;
+        base::DO_EMPTY, base::STEP, base::K_FULL, base::V_FULL, base::KV_EMPTY, base::DQ_EMPTY, base::WORK_FULL,
+        base::WORK_EMPTY;
     using typename base::args, typename base::shared, typename base::work;
     static constexpr bool DS_HELD = BM == 64; // dS stays in registers as the operand of dK, else there is no room
 
@@ -239,7 +262,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
         base::template run_with<attention_backward_wgmma>(a, sh);
     }
     // Two warpgroups, 64 keys each.
-    static GPU_FN void consume(const args &a, const work &w, int wg)
+    static GPU_FN void consume(const args &a, const shared &sh, int wg)
     {
         const auto &p = a.base.p.forward;
         const int warp = gpu_wave_id() % 4, lane = gpu_lane(), quad = lane % 4;
@@ -249,9 +272,6 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
         const int key0 = wg * 64 + warp * 16 + lane / 4;
         float dk[D / 2], dv[D / 2], x[BM / 2], dp[BM / 2], dq[COLS / 2];
         uint32_t weights[BM / 4], ds[BM / 4];
-#pragma unroll
-        for (int i = 0; i < D / 2; i++)
-            dk[i] = dv[i] = 0;
 
         // 64 keys x BM queries: the keys at `own`, the tile of queries at `tile`.
         const auto issue_scores = [&](float(&to)[BM / 2], uint32_t own, uint32_t tile) {
@@ -290,7 +310,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                                        gpu_wgmma_descriptor(k + kk * (2048 >> 4), 1024), kk != 0);
             gpu_wgmma_commit();
         };
-        const auto hide = [&](int m) {
+        const auto hide = [&](const work &w, int m) {
             const int key0 = gpu_again(gpu_thread()) / 32 * 16 + lane / 4;
 #pragma unroll
             for (int h = 0; h < 2; h++) {
@@ -341,73 +361,91 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 gpu_stmatrix_at(((ds_at + buffer * DS_BYTES) ^ (i % 8 << 4)) + i / 8 * (PANEL_K * 2), ds + 2 * i);
         };
 
-        if (w.m_past > w.m_first) {
-            wgmma_ring<STAGES> ring;
-            gpu_mbarrier_wait(K_FULL, 0);
-            gpu_mbarrier_wait(V_FULL, 0);
-            gpu_mbarrier_wait(Q_FULL, 0);
-            gpu_wgmma_fence();
-            issue_scores(x, K, Q);
-            gpu_wgmma_wait<0>();
-            gpu_wgmma_settle(x);
-            bool last = false;
+        wgmma_ring<STAGES> ring;
+        uint32_t loaded = 0; // K and V so often
+        int j = 0;           // step
 #pragma unroll 1
-            for (int j = 0; !last; j++) { // under way at this point: dK of step j - 1
-                const int stage = ring.stage;
-                gpu_mbarrier_wait(DO_FULL + 8 * stage, ring.parity);
-                const int m = gpu_load_at(STEP + 8 * stage + 4);
+        for (uint32_t item = 0;; item++) {
+            const work &w = sh.mine[item % 2];
+            gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
+            if (gpu_uniform(w.keys) < 0)
+                break;
+#pragma unroll
+            for (int i = 0; i < D / 2; i++)
+                dk[i] = dv[i] = 0;
+            if (gpu_uniform(w.m_past - w.m_first) > 0) {
+                gpu_mbarrier_wait(K_FULL, loaded % 2);
+                gpu_mbarrier_wait(V_FULL, loaded++ % 2);
+                gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
                 gpu_wgmma_fence();
-                issue_scores(dp, V, DO + stage * Q_BYTES);
-                if (m >= 0)
-                    hide(m);
-                weigh(stage);
-                gpu_wgmma_fence();
-                issue_rows(dv, weights, DO + stage * Q_BYTES);
-                gpu_wgmma_wait<1>();
-                gpu_wgmma_settle(dp);
-                if constexpr (DS_HELD)
-                    gpu_wgmma_settle(ds);
-                if (lane == 0 && j > 0)
-                    gpu_mbarrier_arrive(Q_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
-                gradients(stage);
-                store_ds(j & 1);
-                gpu_async_fence();
-                const int tile = gpu_uniform(gpu_load_at(STEP + 8 * stage));
-                last = tile < 0;
-                gpu_wgmma_wait<0>(); // dV: beside the next scores the compiler runs out of registers
-                gpu_wgmma_settle(dv);
-                gpu_wgmma_settle(weights);
-                if (lane == 0)
-                    gpu_mbarrier_arrive(DO_EMPTY + 8 * stage);
-                ring.next();
-                if constexpr (ORDERED)
-                    gpu_mbarrier_wait(DQ_EMPTY, (j & 1) ^ 1);
-                if (!last)
-                    gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
-                gpu_wgmma_fence();
-                issue_scores(x, K, Q + ring.stage * Q_BYTES); // after the last step of stale data: as many under way
-                // Both halves of dS are there. One barrier a step is enough with two buffers: who passes it has done with the
-                // buffer that the other is about to write.
-                gpu_named_barrier(1, 256);
-                gpu_wgmma_fence();
-                issue_dq(j & 1);
-                if constexpr (DS_HELD)
-                    issue_rows(dk, ds, Q + stage * Q_BYTES);
-                else
-                    issue_dk(j & 1, Q + stage * Q_BYTES);
-                gpu_wgmma_wait<1>();
+                issue_scores(x, K, Q + ring.stage * Q_BYTES);
+                gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(x);
-                gpu_wgmma_settle(dq);
-                base::dq_out(a, tile & ~LAST, dq);
+                bool last = false;
+#pragma unroll 1
+                for (; !last; j++) { // under way at this point: dK of step j - 1
+                    const int stage = ring.stage;
+                    gpu_mbarrier_wait(DO_FULL + 8 * stage, ring.parity);
+                    const int m = gpu_load_at(STEP + 8 * stage + 4);
+                    gpu_wgmma_fence();
+                    issue_scores(dp, V, DO + stage * Q_BYTES);
+                    if (m >= 0)
+                        hide(w, m);
+                    weigh(stage);
+                    gpu_wgmma_fence();
+                    issue_rows(dv, weights, DO + stage * Q_BYTES);
+                    gpu_wgmma_wait<1>();
+                    gpu_wgmma_settle(dp);
+                    if constexpr (DS_HELD)
+                        gpu_wgmma_settle(ds);
+                    if (lane == 0 && j > 0)
+                        gpu_mbarrier_arrive(Q_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
+                    gradients(stage);
+                    store_ds(j & 1);
+                    gpu_async_fence();
+                    const int tile = gpu_uniform(gpu_load_at(STEP + 8 * stage));
+                    last = tile < 0;
+                    gpu_wgmma_wait<0>(); // dV: beside the next scores the compiler runs out of registers
+                    gpu_wgmma_settle(dv);
+                    gpu_wgmma_settle(weights);
+                    if (lane == 0)
+                        gpu_mbarrier_arrive(DO_EMPTY + 8 * stage);
+                    ring.next();
+                    if constexpr (ORDERED)
+                        gpu_mbarrier_wait(DQ_EMPTY, (j & 1) ^ 1);
+                    if (!last)
+                        gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
+                    gpu_wgmma_fence();
+                    issue_scores(x, K,
+                                 Q + ring.stage * Q_BYTES); // after the last step of stale data: as many under way
+                    // Both halves of dS are there. One barrier a step is enough with two buffers: who passes it has done with the
+                    // buffer that the other is about to write.
+                    gpu_named_barrier(1, 256);
+                    gpu_wgmma_fence();
+                    issue_dq(j & 1);
+                    if constexpr (DS_HELD)
+                        issue_rows(dk, ds, Q + stage * Q_BYTES);
+                    else
+                        issue_dk(j & 1, Q + stage * Q_BYTES);
+                    wg = gpu_uniform(gpu_again(wg)); // or all that follows from it is kept, and there is no room
+                    gpu_wgmma_wait<1>();
+                    gpu_wgmma_settle(x);
+                    gpu_wgmma_settle(dq);
+                    base::dq_out(a, tile & ~LAST, dq);
+                }
+                gpu_wgmma_wait<0>();
+                gpu_wgmma_settle(dk);
+                gpu_wgmma_settle(dv);
+                gpu_wgmma_settle(x);
+                if (lane == 0)
+                    gpu_mbarrier_arrive(KV_EMPTY);
             }
-            gpu_wgmma_wait<0>();
-            gpu_wgmma_settle(dk);
-            gpu_wgmma_settle(dv);
-            gpu_wgmma_settle(x);
+            bool open = base::template write<D>(a.base.p.dv, w, key0, 0, dv, wgmma_lowered<E>(1));
+            open |= base::template write<D>(a.base.p.dk, w, key0, 0, dk, wgmma_lowered<E>((float)p.softmax_scale));
+            if (gpu_group_any(2 + wg, 128, open) && warp == 0 && lane == 0)
+                a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + wg;
+            if (lane == 0)
+                gpu_mbarrier_arrive(WORK_EMPTY + item % 2 * 8);
         }
-        bool open = base::template write<D>(a.base.p.dv, w, key0, 0, dv, wgmma_lowered<E>(1));
-        open |= base::template write<D>(a.base.p.dk, w, key0, 0, dk, wgmma_lowered<E>((float)p.softmax_scale));
-        if (gpu_group_any(2 + wg, 128, open) && warp == 0 && lane == 0)
-            a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + wg;
     }
 };

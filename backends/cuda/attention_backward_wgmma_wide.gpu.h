@@ -16,7 +16,8 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
     using base = wgmma_backward_block<E, 256, 64, 64, STAGES, false>;
     using base::D, base::BM, base::BN, base::PANEL_K, base::PANEL_Q, base::COLS, base::LAST, base::Q_BYTES,
         base::DS_BYTES, base::K, base::V, base::Q, base::DO, base::DS, base::LSE, base::DELTA, base::Q_FULL,
-        base::Q_EMPTY, base::DO_FULL, base::DO_EMPTY, base::STEP, base::K_FULL, base::V_FULL;
+        base::Q_EMPTY, base::DO_FULL, base::DO_EMPTY, base::STEP, base::K_FULL, base::V_FULL, base::KV_EMPTY,
+        base::WORK_FULL, base::WORK_EMPTY;
     using typename base::args, typename base::shared, typename base::work;
     static constexpr int HALF = D / 2, QUERIES = BM / 2; // of a warpgroup
     static constexpr uint32_t P = DS + 2 * DS_BYTES;
@@ -25,7 +26,7 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
     {
         base::template run_with<attention_backward_wgmma_wide>(a, sh);
     }
-    static GPU_FN void consume(const args &a, const work &w, int wg)
+    static GPU_FN void consume(const args &a, const shared &sh, int wg)
     {
         const auto &p = a.base.p.forward;
         const int warp = gpu_wave_id() % 4, lane = gpu_lane(), quad = lane % 4;
@@ -34,9 +35,6 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
         const int key0 = warp * 16 + lane / 4;
         float dk[HALF / 2], dv[HALF / 2], dq[COLS / 2], x[QUERIES / 2], dp[QUERIES / 2];
         uint32_t pairs[QUERIES / 4];
-#pragma unroll
-        for (int i = 0; i < HALF / 2; i++)
-            dk[i] = dv[i] = 0;
 
         // 64 keys x my queries: the keys at `own`, the tile of queries at `tile`.
         const auto issue_scores = [&](float(&to)[QUERIES / 2], uint32_t own, uint32_t tile) {
@@ -68,7 +66,7 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                                        gpu_wgmma_descriptor(k + kk * (2048 >> 4), 1024), kk != 0);
             gpu_wgmma_commit();
         };
-        const auto hide = [&](int m) {
+        const auto hide = [&](const work &w, int m) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int key = key0 + 8 * h, shift = m * BM + wg * QUERIES + 2 * quad;
@@ -117,62 +115,78 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                 gpu_stmatrix_at((to + mine) ^ (i << 4), pairs + 2 * i);
         };
 
-        if (w.m_past > w.m_first) {
-            wgmma_ring<STAGES> ring;
-            gpu_mbarrier_wait(K_FULL, 0);
-            gpu_mbarrier_wait(V_FULL, 0);
-            gpu_mbarrier_wait(Q_FULL, 0);
-            gpu_wgmma_fence();
-            issue_scores(x, K, Q);
-            gpu_wgmma_wait<0>();
-            gpu_wgmma_settle(x);
-            bool last = false;
+        wgmma_ring<STAGES> ring;
+        uint32_t loaded = 0; // K and V so often
+        int j = 0;           // step
 #pragma unroll 1
-            for (int j = 0; !last; j++) { // under way at this point: dV of step j - 1
-                const int stage = ring.stage;
-                gpu_mbarrier_wait(DO_FULL + 8 * stage, ring.parity);
-                const int m = gpu_load_at(STEP + 8 * stage + 4);
+        for (uint32_t item = 0;; item++) {
+            const work &w = sh.mine[item % 2];
+            gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
+            if (w.keys < 0)
+                break;
+#pragma unroll
+            for (int i = 0; i < HALF / 2; i++)
+                dk[i] = dv[i] = 0;
+            if (w.m_past > w.m_first) {
+                gpu_mbarrier_wait(K_FULL, loaded % 2);
+                gpu_mbarrier_wait(V_FULL, loaded++ % 2);
+                gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
                 gpu_wgmma_fence();
-                issue_scores(dp, V, DO + stage * Q_BYTES);
-                if (m >= 0)
-                    hide(m);
-                weigh(stage);
-                store(P + (j & 1) * DS_BYTES);
+                issue_scores(x, K, Q + ring.stage * Q_BYTES);
                 gpu_wgmma_wait<0>();
-                gpu_wgmma_settle(dp);
-                gpu_wgmma_settle(dv);
-                if (lane == 0 && j > 0)
-                    gpu_mbarrier_arrive(DO_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
-                gradients(stage);
-                store(DS + (j & 1) * DS_BYTES);
-                gpu_async_fence();
-                const int tile = gpu_uniform(gpu_load_at(STEP + 8 * stage));
-                last = tile < 0;
-                ring.next();
-                if (!last)
-                    gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
-                gpu_wgmma_fence();
-                issue_scores(x, K, Q + ring.stage * Q_BYTES); // after the last step of stale data
-                gpu_named_barrier(1, 256); // P and dS are there; two buffers of each, see attention_backward_wgmma
-                gpu_wgmma_fence();
-                issue_rows(dk, DS + (j & 1) * DS_BYTES, Q + stage * Q_BYTES);
-                issue_dq(j & 1);
-                issue_rows(dv, P + (j & 1) * DS_BYTES, DO + stage * Q_BYTES);
-                gpu_wgmma_wait<1>();
                 gpu_wgmma_settle(x);
-                gpu_wgmma_settle(dk);
-                gpu_wgmma_settle(dq);
+                bool last = false;
+#pragma unroll 1
+                for (; !last; j++) { // under way at this point: dV of step j - 1
+                    const int stage = ring.stage;
+                    gpu_mbarrier_wait(DO_FULL + 8 * stage, ring.parity);
+                    const int m = gpu_load_at(STEP + 8 * stage + 4);
+                    gpu_wgmma_fence();
+                    issue_scores(dp, V, DO + stage * Q_BYTES);
+                    if (m >= 0)
+                        hide(w, m);
+                    weigh(stage);
+                    store(P + (j & 1) * DS_BYTES);
+                    gpu_wgmma_wait<0>();
+                    gpu_wgmma_settle(dp);
+                    gpu_wgmma_settle(dv);
+                    if (lane == 0 && j > 0)
+                        gpu_mbarrier_arrive(DO_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
+                    gradients(stage);
+                    store(DS + (j & 1) * DS_BYTES);
+                    gpu_async_fence();
+                    const int tile = gpu_uniform(gpu_load_at(STEP + 8 * stage));
+                    last = tile < 0;
+                    ring.next();
+                    if (!last)
+                        gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
+                    gpu_wgmma_fence();
+                    issue_scores(x, K, Q + ring.stage * Q_BYTES); // after the last step of stale data
+                    gpu_named_barrier(1, 256); // P and dS are there; two buffers of each, see attention_backward_wgmma
+                    gpu_wgmma_fence();
+                    issue_rows(dk, DS + (j & 1) * DS_BYTES, Q + stage * Q_BYTES);
+                    issue_dq(j & 1);
+                    issue_rows(dv, P + (j & 1) * DS_BYTES, DO + stage * Q_BYTES);
+                    gpu_wgmma_wait<1>();
+                    gpu_wgmma_settle(x);
+                    gpu_wgmma_settle(dk);
+                    gpu_wgmma_settle(dq);
+                    if (lane == 0)
+                        gpu_mbarrier_arrive(Q_EMPTY + 8 * stage);
+                    base::dq_out(a, tile & ~LAST, dq);
+                }
+                gpu_wgmma_wait<0>();
+                gpu_wgmma_settle(dv);
                 if (lane == 0)
-                    gpu_mbarrier_arrive(Q_EMPTY + 8 * stage);
-                base::dq_out(a, tile & ~LAST, dq);
+                    gpu_mbarrier_arrive(KV_EMPTY);
             }
-            gpu_wgmma_wait<0>();
-            gpu_wgmma_settle(dv);
+            bool open = base::template write<HALF>(a.base.p.dv, w, key0, wg * HALF, dv, wgmma_lowered<E>(1));
+            open |= base::template write<HALF>(a.base.p.dk, w, key0, wg * HALF, dk,
+                                               wgmma_lowered<E>((float)p.softmax_scale));
+            if (gpu_group_any(2, 256, open) && gpu_thread() == 0)
+                a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again;
+            if (lane == 0)
+                gpu_mbarrier_arrive(WORK_EMPTY + item % 2 * 8);
         }
-        bool open = base::template write<HALF>(a.base.p.dv, w, key0, wg * HALF, dv, wgmma_lowered<E>(1));
-        open |=
-            base::template write<HALF>(a.base.p.dk, w, key0, wg * HALF, dk, wgmma_lowered<E>((float)p.softmax_scale));
-        if (gpu_group_any(2, 256, open) && gpu_thread() == 0)
-            a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again;
     }
 };

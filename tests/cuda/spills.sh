@@ -7,7 +7,8 @@
 #   flash2, mma at d <= 128   plain mode: at most LIMIT bytes, of what the loop over the keys hardly needs (mma at d = 64, three
 #                             blocks on a multiprocessor: 400); flash2: in that loop (the innermost one with the most HMMA)
 #                             no access to local memory
-#   wgmma, backward           no spill; at most 32 bytes, of the producer's, where dq is added in order
+#   wgmma, backward           at most 96 bytes, of the producer and between items; in the loop over the queries no access to
+#                             local memory
 set -eu
 logs=$1/backends/cuda dump=${2:-$(command -v cuobjdump || true)}
 limit=160 seen=0 bad=0
@@ -20,7 +21,7 @@ list=$(cat "$logs"/*.ptxas | awk '
     /Function properties/ { own = ($NF == name) }
     /bytes spill stores/ && own && (chip == "sm_90" || chip == "sm_90a" && name ~ /backward_wgmma/) { for (i = 2; i < NF; i++) if ($(i + 1) == "bytes" && $(i + 2) == "spill" && $(i + 3) ~ /^stores/) print name, $i }')
 while read -r name bytes; do
-    if [[ $name =~ $never ]]; then most=0; elif [[ $name =~ $wgmma ]]; then [[ $name =~ ordered ]] && most=32 || most=0; elif [[ $name =~ _mma_.*_64$ && $name =~ $must ]]; then most=400; elif [[ $name =~ $must ]]; then most=$limit; else continue; fi
+    if [[ $name =~ $never ]]; then most=0; elif [[ $name =~ $wgmma ]]; then most=96; elif [[ $name =~ _mma_.*_64$ && $name =~ $must ]]; then most=400; elif [[ $name =~ $must ]]; then most=$limit; else continue; fi
     seen=$((seen + 1))
     if ((bytes > most)); then
         echo "$name spills $bytes bytes; $most are allowed"
@@ -34,15 +35,15 @@ fi
 
 looked=0
 if [ -n "$dump" ]; then
-    for object in "$logs"/attention_forward_flash2_{f16,bf16}.gpu.cpp.o; do
+    for object in "$logs"/attention_forward_flash2_{f16,bf16}.gpu.cpp.o "$logs"/attention_backward_wgmma_*.gpu.cpp.o; do
         while read -r name hmma local; do
-            [[ $name =~ $must ]] || continue
+            if [[ $name =~ $wgmma ]]; then least=24; elif [[ $name =~ $must ]]; then least=64; else continue; fi
             looked=$((looked + 1))
-            if ((hmma < 64 || local > 0)); then
-                echo "$name: $local accesses to local memory in a loop of $hmma HMMA"
+            if ((hmma < least || local > 0)); then
+                echo "$name: $local accesses to local memory in a loop of $hmma matrix products"
                 bad=$((bad + 1))
             fi
-        done < <("$dump" -sass -arch sm_90 "$object" | awk '
+        done < <("$dump" -sass "$object" | awk '
             function value(hex,    i, x) { x = 0; for (i = 1; i <= length(hex); i++) x = 16 * x + index("0123456789abcdef", substr(hex, i, 1)) - 1; return x }
             function finish(    i, most, pick, inner) {
                 # Loops by their end; an inner one ends before what holds it. The first with the most HMMA is innermost.
@@ -55,7 +56,7 @@ if [ -n "$dump" ]; then
             /Function :/ { finish(); name = $NF; next }
             match($0, /^ *\/\*[0-9a-f]+\*\//) {
                 at = substr($0, RSTART, RLENGTH); gsub(/[^0-9a-f]/, "", at); at = value(at)
-                n++; place[n] = at; isma[n] = ($0 ~ /HMMA/); ismem[n] = ($0 ~ /[^A-Z](LDL|STL)[^A-Z]/)
+                n++; place[n] = at; isma[n] = ($0 ~ /HG?MMA/); ismem[n] = ($0 ~ /[^A-Z](LDL|STL)[^A-Z]/)
                 if (match($0, /BRA[^;]* 0x[0-9a-f]+/)) {
                     t = substr($0, RSTART, RLENGTH); sub(/.*0x/, "", t); t = value(t)
                     if (t <= at) {
