@@ -79,7 +79,8 @@ static bool supports(const gpu_device *device, const kiln_problem *problem, char
 }
 
 /* The sizes of the problem in the kernels' tiles, and what lies where in the workspace; its size. */
-static size_t place(const kiln_attention_problem *p, gpu_wgmma_backward_args *a, char *workspace)
+static size_t place(const gpu_device *device, const kiln_attention_problem *p, gpu_wgmma_backward_args *a,
+                    char *workspace)
 {
     const bool packed_q = kiln_view_present(&p->cu_seqlens_q), packed_k = kiln_view_present(&p->cu_seqlens_k);
     const int64_t rows = launch(p, MAIN)->tile_q, keys = launch(p, MAIN)->tile_k, batch = packed_q ? 1 : p->batch;
@@ -88,8 +89,10 @@ static size_t place(const kiln_attention_problem *p, gpu_wgmma_backward_args *a,
     a->base.k_tiles = attention_ceil(p->seqlen_k, GPU_WGMMA_ROWS);
     a->m_tiles = attention_ceil(p->seqlen_q, rows);
     a->n_tiles = attention_ceil(p->seqlen_k, keys);
-    a->group = p->heads / p->heads_k;
+    a->group = p->heads / p->heads_k, a->parts = 1;
     a->works = p->heads_k * (packed_k ? p->total_k / keys + p->batch : p->batch * a->n_tiles);
+    while (2 * a->works < 3 * device->units && a->group % 2 == 0) /* few items, and with a mask of unlike lengths */
+        a->group /= 2, a->parts *= 2, a->works *= 2;
     a->q_room = packed_q ? p->total_q / rows + p->batch : p->batch * a->m_tiles;
     const int64_t of_q = p->heads * a->q_room * rows;
     const int64_t open_q = packed_q ? p->total_q / GPU_WGMMA_ROWS + p->batch : p->batch * a->base.q_tiles;
@@ -101,6 +104,8 @@ static size_t place(const kiln_attention_problem *p, gpu_wgmma_backward_args *a,
     a->open_q = (int64_t *)(void *)attention_take(&workspace, &used, p->heads * open_q * 8);
     a->open_k = (int64_t *)(void *)attention_take(&workspace, &used, p->heads_k * open_k * 8);
     a->open = (uint32_t *)(void *)attention_take(&workspace, &used, 3 * 4);
+    if (a->parts > 1)
+        a->part = (float *)(void *)attention_take(&workspace, &used, a->works * 2 * keys * head_size(p) * 4);
     if (p->flags & KILN_FLAG_DETERMINISTIC)
         a->turn = (uint32_t *)(void *)attention_take(&workspace, &used, p->heads * a->q_room * 4);
     a->base.delta = (kiln_view){.type = KILN_FLOAT32,
@@ -113,7 +118,7 @@ static size_t place(const kiln_attention_problem *p, gpu_wgmma_backward_args *a,
 static size_t workspace_bytes(const gpu_device *device, const kiln_problem *problem)
 {
     gpu_wgmma_backward_args a;
-    const size_t mine = place(&problem->backward.forward, &a, NULL),
+    const size_t mine = place(device, &problem->backward.forward, &a, NULL),
                  others = other(problem)->workspace(device, problem);
     return mine > others ? mine : others;
 }
@@ -142,14 +147,15 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     gpu_wgmma_backward_args a = {.base = {.p = *b, .scale_log2 = (float)(p->softmax_scale * 1.4426950408889634)}};
     if (p->total_q == 0 || p->total_k == 0 || p->batch == 0 || !can_be_read(b, &a))
         return other(problem)->run(device, problem, workspace, stream);
-    (void)place(p, &a, workspace);
+    (void)place(device, p, &a, workspace);
     /* Q, dO and the sums of dQ of the heads that are worked on together should stay in the L2. */
     const int64_t per_head = p->seqlen_q * head_size(p) * 8 * (p->heads / p->heads_k);
     for (a.section = 1; a.section < p->batch * p->heads_k && 2 * a.section * per_head <= device->l2_bytes * 2 / 3;)
         a.section *= 2;
     const int64_t of_q = p->batch * p->heads * a.m_tiles,
                   records = attention_ceil(a.works, launch(p, PREPARE)->threads);
-    const int64_t items[LAUNCHES] = {of_q > records ? of_q : records, a.works, of_q, device->units};
+    const int64_t items[LAUNCHES] = {of_q > records ? of_q : records, a.works,
+                                     of_q + (a.parts > 1 ? a.works / a.parts : 0), device->units};
     kiln_status status = KILN_OK;
     for (int i = 0; i < LAUNCHES && status == KILN_OK; i++) {
         a.base.items = items[i];

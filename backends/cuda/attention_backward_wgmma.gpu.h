@@ -10,11 +10,14 @@
 //   over takes; and a spare warp waits and adds, while the others are at the next step. No block waits for a later one: they
 //   number themselves when they start.
 //
+// Where there are few keys for many query heads, several items share a KV head's keys, each for a part of its heads; their dK and dV
+// go to memory in fp32, and `finish` adds them up.
+//
 // fp16: P and dS are larger by 2^LIFT, which the scales of dv, dk and dq take back. What rounds to 0 in fp16 is then below
 // 2^-(25 + LIFT), and dS may reach 2^(16 - LIFT): what is beyond becomes infinite, and is done again by fp32 arithmetic.
 //
 //   prepare  D = Σ do·o - dlse, -lse·log2(e) (+ LIFT), zeroes dQ; writes down what each block of `main` works on
-//   main     dK, dV, dQ                                          finish   dQ scaled and rounded
+//   main     dK, dV, dQ                                          finish   dQ scaled and rounded; parts of dK and dV joined
 //   again    what is not finite, by the kernels of flash2: `main` and `finish` list such tiles
 //
 // Accepts what the method (attention_backward_wgmma.c) calls plain. What a hidden row holds has no influence: 0·NaN makes a
@@ -39,6 +42,34 @@ template <class E> GPU_FN constexpr int wgmma_lift()
 template <class E> GPU_FN float wgmma_lowered(float scale)
 {
     return scale / (1 << wgmma_lift<E>());
+}
+
+// A consumer's rows of dK or dV, COLUMNS of them from col0 on, to memory. Is something not finite?
+template <class E, int COLUMNS>
+GPU_FN bool wgmma_put_keys(const kiln_view &view, const gpu_wgmma_backward_work &w, int key0, int col0,
+                           const float (&sum)[COLUMNS / 2], float scale)
+{
+    const gpu_rows<E> out(gpu_rows<E>(view, w.k_batch, w.head_k).from(w.k_row));
+    const float limit = gpu_overflow_of(view.type);
+    bool open = false;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        open |= wgmma_store_row<E, COLUMNS>(out, key0 + 8 * h, key0 + 8 * h < w.keys, col0, (int)view.size[3], limit,
+                                            [&](int i, int e) { return sum[4 * i + 2 * h + e] * scale; });
+    return open;
+}
+// Where a consumer's part of them is kept, by pieces of 128 floats a wave; which: 0 dV, 1 dK.
+template <int COLUMNS> GPU_FN float *wgmma_part(const gpu_wgmma_backward_args &a, int64_t number, int which)
+{
+    return a.part + ((2 * number + which) * 8 + gpu_wave_id()) * (16 * COLUMNS) + gpu_lane() * 4;
+}
+template <int COLUMNS>
+GPU_FN void wgmma_put_part(const gpu_wgmma_backward_args &a, int64_t number, int which, const float (&sum)[COLUMNS / 2])
+{
+    float *to = wgmma_part<COLUMNS>(a, number, which);
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 8; i++)
+        gpu_put<16>(to + i * 128, sum + 4 * i);
 }
 
 // The block around its consumers, which are CONSUMER's: shared memory, the producer, and who adds to dQ in order.
@@ -143,8 +174,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
             for (int head = 0; head < group; head++, tile += (int)a.q_room)
 #pragma unroll 1
                 for (int i = m_first; i < m_past; i++) {
-                    const int m = ORDERED ? m_first + m_past - 1 - i : i, row = w.q_row + m * BM,
-                              of = w.head_k * group + head;
+                    const int m = ORDERED ? m_first + m_past - 1 - i : i, row = w.q_row + m * BM, of = w.head + head;
                     uint32_t full = Q_FULL + 8 * ring.stage;
                     gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
                     sh.step[ring.stage][0] = tile + m | (i == m_past - 1 && head == group - 1 ? LAST : 0);
@@ -212,19 +242,20 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
         }
     }
 
-    // My rows of dK or dV, COLUMNS of them from col0 on, to memory. Is something not finite?
+    // What the item has of dV and dK, `COLUMNS` from col0 on of rows key0 and key0 + 8, to memory. Is something not finite?
     template <int COLUMNS>
-    static GPU_FN bool write(const kiln_view &view, const work &w, int key0, int col0, const float (&sum)[COLUMNS / 2],
-                             float scale)
+    static GPU_FN bool put(const args &a, const work &w, int key0, int col0, const float (&dv)[COLUMNS / 2],
+                           const float (&dk)[COLUMNS / 2])
     {
-        const gpu_rows<E> out(gpu_rows<E>(view, w.k_batch, w.head_k).from(w.k_row));
-        const float limit = gpu_overflow_of(view.type);
-        bool open = false;
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            open |= wgmma_store_row<E, COLUMNS>(out, key0 + 8 * h, key0 + 8 * h < w.keys, col0, (int)view.size[3],
-                                                limit, [&](int i, int e) { return sum[4 * i + 2 * h + e] * scale; });
-        return open;
+        if (a.parts > 1) {
+            wgmma_put_part<COLUMNS>(a, w.number, 0, dv);
+            wgmma_put_part<COLUMNS>(a, w.number, 1, dk);
+            return false;
+        }
+        const auto &p = a.base.p;
+        const bool open = wgmma_put_keys<E, COLUMNS>(p.dv, w, key0, col0, dv, wgmma_lowered<E>(1));
+        return wgmma_put_keys<E, COLUMNS>(p.dk, w, key0, col0, dk, wgmma_lowered<E>((float)p.forward.softmax_scale)) ||
+               open;
     }
     // My part of a tile of dQ, on its way.
     static GPU_FN void dq_out(const args &a, int tile, const float (&dq)[COLS / 2])
@@ -264,7 +295,6 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
     // Two warpgroups, 64 keys each.
     static GPU_FN void consume(const args &a, const shared &sh, int wg)
     {
-        const auto &p = a.base.p.forward;
         const int warp = gpu_wave_id() % 4, lane = gpu_lane(), quad = lane % 4;
         const float scale = a.base.scale_log2;
         // A thread holds keys g and g + 8 of its warp's 16 (g = lane / 4) and of every 8 queries the two at 2·quad: element
@@ -440,9 +470,8 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 if (lane == 0)
                     gpu_mbarrier_arrive(KV_EMPTY);
             }
-            bool open = base::template write<D>(a.base.p.dv, w, key0, 0, dv, wgmma_lowered<E>(1));
-            open |= base::template write<D>(a.base.p.dk, w, key0, 0, dk, wgmma_lowered<E>((float)p.softmax_scale));
-            if (gpu_group_any(2 + wg, 128, open) && warp == 0 && lane == 0)
+            const bool open = base::template put<D>(a, w, key0, 0, dv, dk);
+            if (gpu_group_any(2 + wg, 128, open) && gpu_thread() % 128 == 0)
                 a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + wg;
             if (lane == 0)
                 gpu_mbarrier_arrive(WORK_EMPTY + item % 2 * 8);

@@ -21,7 +21,9 @@ typedef struct gpu_wgmma_backward_work {
     int32_t clear_first, clear_past;        /* of these, where all queries see all my keys */
     int32_t q_tile;                         /* in the workspace: m = 0 of the group's first head */
     int32_t turn;                           /* how many blocks of the sequence's keys come before */
+    int32_t head, unused;                   /* first query head */
     int64_t again;                          /* my first tile as `again` counts */
+    int64_t number;                         /* of this record */
 } gpu_wgmma_backward_work;
 
 /*
@@ -35,9 +37,11 @@ typedef struct gpu_wgmma_backward_args {
     };
     int64_t m_tiles, n_tiles; /* of the longest sequence: of the main kernel's tiles of queries and of keys */
     int64_t q_room;
-    int64_t works, group;          /* blocks of the main kernel; heads of a KV head */
+    int64_t works;                 /* items of the main kernel */
+    int64_t group, parts;          /* heads of an item; items that share a KV head's keys, one after the other */
     int64_t section;               /* masked: KV heads whose Q, dO and dQ are meant to share the L2 */
     gpu_wgmma_backward_work *work; /* in the order of the blocks */
+    float *part;                   /* parts > 1: dv and dk of each item, in the order of the registers */
     float *dq;                     /* tiles of rows x D fp32 sums, in the order of the registers */
     float *lse, *delta;            /* tiles of rows: -lse·log2(e), and D - dlse; in the order of the registers */
     /* Tiles whose gradient is not finite, to be done again: numbers of tiles of keys, and of queries; how many of each. Then

@@ -32,13 +32,14 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         const int64_t row = gpu_read<int32_t>(p.cu_seqlens_k, b);
         return gpu_wgmma_tile_of(true, b, row < 0 ? 0 : row < p.total_k ? row : p.total_k, BN, 0);
     }
-    static GPU_FN work work_of(const args &a, int64_t block)
+    static GPU_FN work work_of(const args &a, int64_t number)
     {
         const auto &p = a.base.p.forward;
         const int64_t tiles = a.n_tiles, heads = p.batch * p.heads_k;
+        const int64_t item = gpu_divide(number, a.parts), part = number - item * a.parts;
         int64_t batch = 0, head_k, n;
         if (kiln_view_present(&p.cu_seqlens_k)) { // tile by tile, all heads: of the last b that does not begin after it
-            const int64_t tile = gpu_divide(block, p.heads_k);
+            const int64_t tile = gpu_divide(item, p.heads_k);
             int64_t past = p.batch;
 #pragma unroll 1
             while (past - batch > 1) {
@@ -48,15 +49,15 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
                 else
                     past = b;
             }
-            head_k = block - tile * p.heads_k, n = tile - first_tile(p, batch); // < 0: before all
+            head_k = item - tile * p.heads_k, n = tile - first_tile(p, batch); // < 0: before all
         } else {
             int64_t bh;
             if (p.masked) { // within a section of heads the tiles with the most queries (of a causal mask) first
-                const int64_t section = gpu_divide(block, a.section * tiles), in = block - section * a.section * tiles;
+                const int64_t section = gpu_divide(item, a.section * tiles), in = item - section * a.section * tiles;
                 const int64_t rest = heads - section * a.section, here = rest < a.section ? rest : a.section;
                 n = gpu_divide(in, here), bh = section * a.section + in - n * here;
             } else
-                bh = gpu_divide(block, tiles), n = block - bh * tiles;
+                bh = gpu_divide(item, tiles), n = item - bh * tiles;
             batch = gpu_divide(bh, p.heads_k), head_k = bh - batch * p.heads_k;
         }
         const int64_t n0 = n * BN;
@@ -79,7 +80,8 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         w.clear_first = high >= BN ? 0 : (int32_t)((BN - high + BM - 1) / BM);
         w.clear_past = keys < BN || 1 - low < BM ? 0 : (int32_t)((1 - low) / BM);
         const bool packed = kiln_view_present(&p.cu_seqlens_q);
-        w.q_tile = (int32_t)(head_k * a.group * a.q_room + gpu_wgmma_tile_of(packed, batch, s.q_row, BM, a.m_tiles));
+        w.head = (int32_t)((head_k * a.parts + part) * a.group), w.unused = 0, w.number = number;
+        w.q_tile = (int32_t)(w.head * a.q_room + gpu_wgmma_tile_of(packed, batch, s.q_row, BM, a.m_tiles));
         w.turn = (int32_t)n;
         w.again = (batch * p.heads_k + head_k) * a.base.k_tiles + n * (BN / GPU_WGMMA_ROWS);
         return w;
@@ -152,6 +154,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
     }
 };
 
+// Items past those of queries are the keys of a KV head where parts share them.
 template <class E, int D, int ROWS>
 struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, ROWS> {
     using base = attention_backward_wgmma_tiles<E, D, ROWS>;
@@ -160,6 +163,9 @@ struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, RO
     static GPU_FN void run(const args &a, shared &, int64_t item)
     {
         const auto &p = a.base.p.forward;
+        const int64_t of_q = p.batch * p.heads * a.m_tiles;
+        if (item >= of_q)
+            return join(a, (item - of_q) * a.parts);
         const gpu_item of(p, item, a.m_tiles);
         const kiln_sequence s = gpu_sequence_of(p, of.batch);
         const int64_t q0 = of.tile * BM, tile = base::slot(a, s, of);
@@ -185,6 +191,39 @@ struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, RO
             for (int64_t row = q0; row < q0 + BM && row < s.seqlen_q; row += GPU_WGMMA_ROWS) // `again` counts downwards
                 a.open_q[gpu_atomic_add(&a.open[1], 1)] =
                     (of.batch * p.heads + of.head) * a.base.q_tiles + a.base.q_tiles - 1 - row / GPU_WGMMA_ROWS;
+    }
+    // dV and dK of the records from `number` on, by the threads that were consumers.
+    static GPU_FN void join(const args &a, int64_t number)
+    {
+        constexpr bool WIDE = D > 128; // a warpgroup has half of the columns, not of the keys
+        constexpr int COLUMNS = WIDE ? D / 2 : D;
+        const gpu_wgmma_backward_work &w = a.work[number];
+        if (w.keys == 0)
+            return;
+        const int wave = gpu_wave_id(), key0 = (WIDE ? wave % 4 : wave) * 16 + gpu_lane() / 4,
+                  col0 = WIDE ? wave / 4 * COLUMNS : 0;
+        bool open = false;
+#pragma unroll 1
+        for (int which = 0; which < 2; which++) {
+            float sum[COLUMNS / 2] = {};
+#pragma unroll 1
+            for (int64_t part = 0; part < a.parts; part++) {
+                const float *from = wgmma_part<COLUMNS>(a, number + part, which);
+#pragma unroll
+                for (int i = 0; i < COLUMNS / 8; i++) {
+                    gpu_vec<float, 4> x;
+                    gpu_move<16>(&x, from + i * 128);
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        sum[4 * i + e] += x[e];
+                }
+            }
+            open |= wgmma_put_keys<E, COLUMNS>(which ? a.base.p.dk : a.base.p.dv, w, key0, col0, sum,
+                                               wgmma_lowered<E>(which ? (float)a.base.p.forward.softmax_scale : 1.f));
+        }
+        if (gpu_block_any(open) && gpu_thread() == 0)
+            for (int key = 0; key < w.keys; key += GPU_WGMMA_ROWS)
+                a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + key / GPU_WGMMA_ROWS;
     }
 };
 

@@ -28,7 +28,6 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
     }
     static GPU_FN void consume(const args &a, const shared &sh, int wg)
     {
-        const auto &p = a.base.p.forward;
         const int warp = gpu_wave_id() % 4, lane = gpu_lane(), quad = lane % 4;
         const float scale = a.base.scale_log2;
         // Element 4·i + 2·h + c of x and dp is key g + 8·h of the warp's 16 (g = lane / 4), query 8·i + 2·quad + c of my 32.
@@ -180,9 +179,7 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                 if (lane == 0)
                     gpu_mbarrier_arrive(KV_EMPTY);
             }
-            bool open = base::template write<HALF>(a.base.p.dv, w, key0, wg * HALF, dv, wgmma_lowered<E>(1));
-            open |= base::template write<HALF>(a.base.p.dk, w, key0, wg * HALF, dk,
-                                               wgmma_lowered<E>((float)p.softmax_scale));
+            const bool open = base::template put<HALF>(a, w, key0, wg * HALF, dv, dk);
             if (gpu_group_any(2, 256, open) && gpu_thread() == 0)
                 a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again;
             if (lane == 0)
