@@ -41,7 +41,7 @@ class Softmax(c.Structure):  # kiln_softmax_forward_args
                 ("scale", c.c_float), ("max_sms", c.c_int32), ("flags", c.c_uint64), ("algorithm", c.c_char_p)]
 
 
-CAUSAL_BOTTOM_RIGHT = 2
+CAUSAL_BOTTOM_RIGHT, WINDOW_BOTTOM_RIGHT = 2, 4
 DETERMINISTIC = 1 << 2
 
 
@@ -63,7 +63,8 @@ class Kiln:
             raise RuntimeError(self.lib.kiln_last_error().decode())
 
     def tensor(self, t):
-        code = {"torch.float32": (2, 32), "torch.float16": (2, 16), "torch.bfloat16": (4, 16)}[str(t.dtype)]
+        code = {"torch.float32": (2, 32), "torch.float16": (2, 16), "torch.bfloat16": (4, 16),
+                "torch.int32": (0, 32)}[str(t.dtype)]
         dims = c.c_int64 * t.dim()
         made = Tensor(t.data_ptr(), self.device_type, 0, t.dim(), *code, 1, dims(*t.shape), dims(*t.stride()), 0)
         self.keep += [made, t]
@@ -80,8 +81,9 @@ class Kiln:
         return lambda: self._check(run(self.context, c.byref(args), workspace, size, self.stream)), why.value.decode()
 
     def forward_args(self, q, k, v, o, lse=None, causal=False, **fields):
+        fields.setdefault("mask", CAUSAL_BOTTOM_RIGHT if causal else 0)
         return Forward(c.sizeof(Forward), self.tensor(q), self.tensor(k), self.tensor(v), self.tensor(o),
-                       self.tensor(lse) if lse is not None else None, mask=CAUSAL_BOTTOM_RIGHT if causal else 0, **fields)
+                       self.tensor(lse) if lse is not None else None, **fields)
 
     def forward(self, *tensors, **options):
         return self.call("attention_forward", self.forward_args(*tensors, **options))
