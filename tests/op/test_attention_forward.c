@@ -264,8 +264,9 @@ static void needle(const char *algorithm, int32_t type, int64_t sk, int64_t at, 
     if (test_attention_run(a, test_context(), algorithm, why, sizeof why) != KILN_OK)
         return;
     /* The largest weight of a row is 1 and so exact, unless a rung's reference lags behind the maximum: then it is rounded as
-     * the others are. */
-    const double rounding = strstr(why, "mma") || strstr(why, "mfma") ? a->numerics.p_unit : 0;
+     * the others are. flash1 revisits the sum in memory, as fp32: one rounding a tile, all of them in one direction here. */
+    const double revisited = strstr(why, "flash1") ? 0x1p-24 * (double)sk / (double)a->numerics.tile : 0;
+    const double rounding = revisited + (strstr(why, "mma") || strstr(why, "mfma") ? a->numerics.p_unit : 0);
     test_label("needle %s: key %lld of %lld, score %g", test_algorithm_name(algorithm), (long long)at, (long long)sk,
                score);
     double rest = (double)(sk - 1) * exp(-score), weight = 1 / (1 + rest);
@@ -275,7 +276,8 @@ static void needle(const char *algorithm, int32_t type, int64_t sk, int64_t at, 
                      want);
     }
     double lse = score + log1p(rest);
-    TEST_REQUIRE(fabs(test_result(a->lse, 0) - lse) <= 2e-5, "lse is %.9g, right is %.9g", test_result(a->lse, 0), lse);
+    TEST_REQUIRE(fabs(test_result(a->lse, 0) - lse) <= 2e-5 + revisited, "lse is %.9g, right is %.9g",
+                 test_result(a->lse, 0), lse);
     test_release_all();
 }
 
