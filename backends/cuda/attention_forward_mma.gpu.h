@@ -75,31 +75,31 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
     }
     // The careful passes, by blocks of 16 rows a wave and in the general mode whatever the kernel is. Not inlined: what is
     // hardly ever needed must not cost the others registers.
-    static GPU_CALL void again(const args &a, shared &sh, const gpu_item &work, int64_t q0)
+    static GPU_CALL void again(const args &a, shared &sh, const gpu_item &work, int64_t q0, int most = BR)
     {
         using careful = attention_forward_mma<E, D, 1, WAVES, 1, true>;
         static_assert(sizeof(typename careful::shared) <= sizeof(shared), "the launch has room for it");
         auto &room = *(typename careful::shared *)&sh;
 #pragma unroll 1
-        for (int64_t at = q0; at < q0 + BR; at += careful::BR)
+        for (int64_t at = q0; at < q0 + most; at += careful::BR)
 #pragma unroll 1
             for (int pass = 1; pass < 3; pass++) {
                 gpu_block_barrier();
-                if (!careful::template sweep<true>(a, room, work, at, pass))
+                if (!careful::template sweep<true>(a, room, work, at, pass, within(q0 + most - at, careful::BR)))
                     break;
             }
     }
 
-    // All keys once, for the rows from q0 on. Is something that was written not settled?
+    // All keys once, for `most` rows from q0 on. Is something that was written not settled?
     template <bool CAREFUL>
-    static GPU_FN bool sweep(const args &a, shared &sh, const gpu_item &work, int64_t q0, int pass)
+    static GPU_FN bool sweep(const args &a, shared &sh, const gpu_item &work, int64_t q0, int pass, int most = BR)
     {
         const auto &p = a.p;
         const kiln_sequence s = gpu_sequence_of(p, work.batch);
         if (q0 >= s.seqlen_q)
             return false;
         const gpu_scores c(p, s, work.batch, work.head, a.scale_log2);
-        const int rows = within(s.seqlen_q - q0, BR), w0 = gpu_wave_id() * ROWS;
+        const int rows = within(s.seqlen_q - q0, most), w0 = gpu_wave_id() * ROWS;
         const place at = {p,
                           c,
                           q0,
@@ -498,11 +498,15 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
                 if (row < at.rows && !(sum < -gpu_minus_infinity()))
                     open = true;
                 if (pass < 2 && row < at.rows && gpu_lane() % 4 == 0)
-                    done.store_lse(at.c, at.q0 + row);
+                    done.store_lse(at.c, at.q0 + row, CAREFUL);
                 const float factor = done.factor * keep;
-                if constexpr (CAREFUL) // a row whose own weights are NaN is NaN, whatever it met in V
+                if constexpr (
+                    CAREFUL) // a row whose own weights are NaN is NaN, and one without a weight 0, whatever they met in V
                     if (gpu_lane() % 4 == 0)
-                        gpu_store<1>(sh.other.careful.seen, row, 0, gpu_vec<uint32_t, 1>{(uint32_t)(factor != factor)});
+                        gpu_store<1>(sh.other.careful.seen, row, 0,
+                                     gpu_vec<uint32_t, 1>{factor != factor ? 1u
+                                                          : factor == 0    ? 2u
+                                                                           : 0u});
 #pragma unroll
                 for (int n = 0; n < NO; n++)
 #pragma unroll
@@ -569,10 +573,11 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
                 if (w0 + row >= at.rows || col >= at.p.d_v)
                     continue;
                 uint32_t note = 0;
-                if constexpr (CAREFUL)
-                    note = gpu_load<1>(sh.other.careful.seen, w0 + row, 0)[0]
-                               ? 3u
-                               : gpu_load<1>(sh.other.careful.notes, w0 + row, col / 16)[0] >> (col % 16 * 2) & 3;
+                if constexpr (CAREFUL) {
+                    const uint32_t whole = gpu_load<1>(sh.other.careful.seen, w0 + row, 0)[0];
+                    note = whole ? (whole == 1 ? 3u : 0u)
+                                 : gpu_load<1>(sh.other.careful.notes, w0 + row, col / 16)[0] >> (col % 16 * 2) & 3;
+                }
                 open |=
                     gpu_store_unsettled(at.c, at.q0 + w0 + row, col, gpu_load<1>(s, row, u % CH)[0], limit, note, pass);
             }

@@ -36,7 +36,7 @@ GPU_FN int64_t gpu_clamp(int64_t x, int64_t low, int64_t high, uint32_t bit, uin
 
 // Where sequence b lies; the device's form of kiln_sequence_of(), which trusts what validation has read. A cache entry that
 // does not exist leaves no key.
-GPU_FN kiln_sequence gpu_sequence_of(const kiln_attention_problem &p, int64_t b)
+GPU_FN kiln_sequence gpu_sequence_of(const kiln_attention_problem &p, int64_t b, bool report)
 {
     kiln_sequence s = {p.seqlen_q, p.seqlen_k, b, 0, b, 0, 0, 0};
     uint32_t status = 0;
@@ -75,9 +75,13 @@ GPU_FN kiln_sequence gpu_sequence_of(const kiln_attention_problem &p, int64_t b)
         if (s.k_batch != entry)
             s.k_batch = 0, s.seqlen_k = 0;
     }
-    if (status && p.device_status && gpu_thread() == 0)
+    if (status && p.device_status && report)
         gpu_atomic_or(p.device_status, status);
     return s;
+}
+GPU_FN kiln_sequence gpu_sequence_of(const kiln_attention_problem &p, int64_t b)
+{
+    return gpu_sequence_of(p, b, gpu_thread() == 0);
 }
 
 // One head of one sequence: everything between q·k and the softmax, and dropout.
@@ -192,17 +196,30 @@ GPU_FN void gpu_add_compensated(float &sum, float &lost, float alpha, float x)
     lost = add - (sum - before);
 }
 
+GPU_FN float gpu_abs(float x)
+{
+    return x < 0 ? -x : x;
+}
+GPU_FN bool gpu_is_finite(float x)
+{
+    return gpu_abs(x) < -gpu_minus_infinity();
+}
+
 // ---- the end of a row ----
 // Weights were 2^(x - offset), l is their sum: the sink joins it, and out come lse and the factor 1/l of o.
 // `shift`: weights were larger by 2^shift than those of the maximum, offset = maximum - shift.
 struct gpu_row_end {
     float offset, l, shift, factor; // o = factor · Σ weight·v
     GPU_FN gpu_row_end(const gpu_scores &c, float offset_, float l_, bool any, float shift_)
+        : gpu_row_end(c.p, c.head, offset_, l_, any, shift_)
+    {
+    }
+    GPU_FN gpu_row_end(const kiln_attention_problem &p, int64_t head, float offset_, float l_, bool any, float shift_)
         : offset(offset_), l(l_), shift(shift_)
     {
         float rescale = 1;
-        if (kiln_view_present(&c.p.sinks)) {
-            const float sink = gpu_read_float(c.p.sinks, 0, c.head, 0, 0) * 1.44269504089f;
+        if (kiln_view_present(&p.sinks)) {
+            const float sink = gpu_read_float(p.sinks, 0, head, 0, 0) * 1.44269504089f;
             const float top = any ? gpu_max(offset, sink - shift) : sink - shift;
             const float base = gpu_finite_or_zero(top);
             rescale = any ? gpu_exp2(offset - base) : 0.f;
@@ -223,10 +240,13 @@ struct gpu_row_end {
         const float down = shift == 0 ? 1.f : gpu_exp2(-shift); // exact
         return 0.69314718056f * (top + gpu_log2(l * down));
     }
-    GPU_FN void store_lse(const gpu_scores &c, int64_t i) const
+    // unsettled: only where no number is yet.
+    GPU_FN void store_lse(const gpu_scores &c, int64_t i, bool unsettled = false) const
     {
-        if (kiln_view_present(&c.p.lse))
-            gpu_write<float>(c.p.lse, c.s.q_batch, c.head, c.s.q_row + i, 0, lse());
+        const int64_t row = c.s.q_row + i;
+        if (kiln_view_present(&c.p.lse) &&
+            !(unsettled && gpu_is_finite(gpu_read<float>(c.p.lse, c.s.q_batch, c.head, row))))
+            gpu_write<float>(c.p.lse, c.s.q_batch, c.head, row, 0, lse());
     }
 };
 
@@ -403,14 +423,6 @@ GPU_FN float gpu_overflow_of(int32_t type)
 GPU_FN float gpu_largest_of(int32_t type)
 {
     return type == KILN_FLOAT32 ? 0x1.fffffep127f : type == KILN_FLOAT16 ? 65504.f : 0x1.fep127f;
-}
-GPU_FN float gpu_abs(float x)
-{
-    return x < 0 ? -x : x;
-}
-GPU_FN bool gpu_is_finite(float x)
-{
-    return gpu_abs(x) < -gpu_minus_infinity();
 }
 
 // What kept weights are multiplied by.
