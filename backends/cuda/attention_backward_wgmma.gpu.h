@@ -50,12 +50,12 @@ GPU_FN bool wgmma_put_keys(const kiln_view &view, const gpu_wgmma_backward_work 
                            const float (&sum)[COLUMNS / 2], float scale)
 {
     const gpu_rows<E> out(gpu_rows<E>(view, w.k_batch, w.head_k).from(w.k_row));
-    const float limit = gpu_overflow_of(view.type);
     bool open = false;
 #pragma unroll
     for (int h = 0; h < 2; h++)
-        open |= wgmma_store_row<E, COLUMNS>(out, key0 + 8 * h, key0 + 8 * h < w.keys, col0, (int)view.size[3], limit,
-                                            [&](int i, int e) { return sum[4 * i + 2 * h + e] * scale; });
+        open |= wgmma_store_row<E, COLUMNS>(out.at(key0 + 8 * h, col0), key0 + 8 * h < w.keys, (int)view.size[3] - col0,
+                                            [&](int i, int e) { return sum[4 * i + 2 * h + e] * scale; })
+                    .template overflows<E>();
     return open;
 }
 // Where a consumer's part of them is kept, by pieces of 128 floats a wave; which: 0 dV, 1 dK.

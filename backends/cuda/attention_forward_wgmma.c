@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * attention_forward_wgmma.c: the method of rung `wgmma` (sm_90): 16-bit types, head sizes up to 256, windows of step 1, lengths,
- * packing, GQA, sinks. What has more to do to a score, pages, and calls whose bits must not depend on a row's neighbours are
+ * packing, GQA, softcap, sinks. What has more to do to a score, pages, and calls whose bits must not depend on a row's neighbours are
  * mma's; so are, when the pointers turn out so, rows that the copy engine cannot read.
  */
 #include "attention_forward_wgmma.h"
 
 #include "../gpu/attention_forward.h"
+
+#include <math.h>
 
 extern const gpu_method GPU_NAME(gpu_attention_forward_mma);
 
@@ -18,7 +20,10 @@ extern const gpu_method GPU_NAME(gpu_attention_forward_mma);
     X(attention_forward_wgmma_##name##_128_192x64)                                                                     \
     X(attention_forward_wgmma_##name##_192_128_128x64)                                                                 \
     X(attention_forward_wgmma_##name##_192_128x64)                                                                     \
-    X(attention_forward_wgmma_##name##_256_128x64)
+    X(attention_forward_wgmma_##name##_256_128x64)                                                                     \
+    X(attention_forward_wgmma_##name##_64_192x128_cap)                                                                 \
+    X(attention_forward_wgmma_##name##_128_192x64_cap)                                                                 \
+    X(attention_forward_wgmma_##name##_256_128x64_cap)
 #define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
 #define ENTRY(symbol)   &GPU_INFO(symbol),
 WGMMA(DECLARE, f16)
@@ -28,7 +33,8 @@ static const gpu_kernel *kernel_of(const kiln_attention_problem *p)
 {
     static const gpu_kernel *const f16[] = {WGMMA(ENTRY, f16)}, *const bf16[] = {WGMMA(ENTRY, bf16)};
     const int64_t d = p->d > p->d_v ? p->d : p->d_v;
-    const int i = d <= 64                     ? p->seqlen_k > 4096
+    const int i = p->softcap > 0              ? 7 + (d > 64) + (d > 128)
+                  : d <= 64                   ? p->seqlen_k > 4096
                   : d <= 96                   ? 2
                   : d <= 128                  ? 3
                   : d <= 192 && p->d_v <= 128 ? 4
@@ -44,13 +50,15 @@ static bool supports(const gpu_device *device, const kiln_problem *problem, char
         return false;
     if (device->architecture != 90)
         return snprintf(why, cap, "wgmma needs sm_90; the device is %s", device->architecture_name), false;
-    if (!attention_is_plain(p) || p->q_step != 1 || p->k_step != 1)
+    if (!attention_is_plain_or_capped(p) || p->q_step != 1 || p->k_step != 1)
         return snprintf(why, cap,
-                        "wgmma takes windows of q_step and k_step 1, lengths, packing and sinks, a positive "
-                        "softmax_scale, and no softcap, attn_mask, bias, alibi_slopes, dropout or block_table"),
+                        "wgmma takes windows of q_step and k_step 1, lengths, packing, softcap and sinks, a positive "
+                        "softmax_scale, and no attn_mask, bias, alibi_slopes, dropout or block_table"),
                false;
     if (p->o.type != p->q.type)
         return snprintf(why, cap, "wgmma writes o in the type of q"), false;
+    if (p->batch * p->heads * attention_ceil(p->seqlen_q, 64) > 1 << 29)
+        return snprintf(why, cap, "wgmma takes up to 2^29 tiles of queries"), false;
     if (p->flags & KILN_FLAG_BATCH_INVARIANT)
         return snprintf(why, cap,
                         "wgmma decides for 16 rows at once: a row's bits depend on its neighbours, which "
@@ -72,17 +80,38 @@ static int64_t blocks_of(const gpu_device *device, const kiln_attention_problem 
 }
 
 /*
- * Does it pay to take tiles from a counter? Rows of equal length need none; and zeroing it costs about two microseconds, which
- * short problems do not have. A function of the metadata: it decides about the workspace.
+ * Rows of a tile. All that the kernel takes, but for problems of few rounds, which lower tiles may fill better: 64 rows and a block
+ * of K and V take keys·(d + d_v) / 32 clocks of the tensor units, alone at least 11 a key, and a tile's begin and end 3500.
+ */
+static int32_t rows_of(const gpu_device *device, const kiln_attention_problem *p)
+{
+    const gpu_kernel *k = kernel_of(p);
+    const int64_t steps = attention_ceil(p->seqlen_k, k->tile_k), heads = p->batch * p->heads;
+    int32_t best = k->tile_q;
+    double least = 0;
+    for (int32_t rows = k->tile_q; rows > 0; rows -= 64) {
+        const int64_t tiles = heads * attention_ceil(p->seqlen_q, rows), blocks = blocks_of(device, p, tiles);
+        const double work = (double)(rows / 64 * k->tile_k) * (double)(p->d + p->d_v) / 32,
+                     alone = 11 * (double)k->tile_k;
+        const double clocks =
+            (double)attention_ceil(tiles, blocks) * (3500 + (double)steps * (work > alone ? work : alone));
+        if (rows == k->tile_q || clocks < 0.85 * least)
+            best = rows, least = clocks;
+        if (tiles > 4 * blocks)
+            break;
+    }
+    return best;
+}
+
+/*
+ * Does it pay to take tiles from a counter? Zeroing it costs about two microseconds, which short problems do not have. A function
+ * of the metadata: it decides about the workspace.
  */
 static bool takes_counter(const gpu_device *device, const kiln_attention_problem *p)
 {
-    const int64_t tiles = p->batch * p->heads * attention_ceil(p->seqlen_q, kernel_of(p)->tile_q);
+    const int64_t tiles = p->batch * p->heads * attention_ceil(p->seqlen_q, rows_of(device, p));
     const double work = (double)p->batch * (double)p->heads * (double)p->seqlen_q * (double)p->seqlen_k;
-    const bool equal = !p->masked && !kiln_view_present(&p->cu_seqlens_q) && !kiln_view_present(&p->cu_seqlens_k) &&
-                       !kiln_view_present(&p->seqused_q) && !kiln_view_present(&p->seqused_k);
-    return !equal && work * (double)(p->d + p->d_v) > 1e11 &&
-           tiles <= (GPU_WGMMA_ROUNDS / 2) * blocks_of(device, p, tiles);
+    return work * (double)(p->d + p->d_v) > 1.5e10 && tiles <= (GPU_WGMMA_ROUNDS / 2) * blocks_of(device, p, tiles);
 }
 
 static size_t workspace_of(const gpu_device *device, const kiln_problem *problem)
@@ -90,31 +119,49 @@ static size_t workspace_of(const gpu_device *device, const kiln_problem *problem
     return takes_counter(device, &problem->attention) ? 2 * sizeof(uint32_t) : 0;
 }
 
-/* Sections: with a counter, heads whose K and V fill half of the L2. Without, two rounds of all blocks, which the order there
- * and back again makes equally long; or one head after the other where all tiles are equal. */
+/* Sections: one head after the other where tiles are equal. Else, with a counter, heads whose K and V fill half of the L2;
+ * without, two rounds of all blocks, which the order there and back again makes equally long. */
 static void deal(const gpu_device *device, gpu_wgmma_args *a)
 {
     const kiln_attention_problem *p = &a->base.p;
     const int64_t heads = p->batch * p->heads, tiles = a->base.q_tiles, blocks = blocks_of(device, p, heads * tiles);
-    a->section = 1, a->slots = tiles;
-    if (a->counters) {
+    int64_t section = 1, slots = tiles;
+    const bool equal = !p->masked && !kiln_view_present(&p->cu_seqlens_q) && !kiln_view_present(&p->cu_seqlens_k) &&
+                       !kiln_view_present(&p->seqused_q) && !kiln_view_present(&p->seqused_k);
+    if (a->counters && !equal) {
         const int64_t per_head = p->seqlen_k * (p->d + p->d_v) * 2 * p->heads_k / p->heads;
-        while (a->section < heads && 2 * a->section * per_head <= device->l2_bytes / 2)
-            a->section *= 2;
-        a->slots = a->section * tiles;
-    } else if (p->masked) {
+        while (section < heads && 2 * section * per_head <= device->l2_bytes / 2)
+            section *= 2;
+        slots = section * tiles;
+    } else if (!a->counters && p->masked) {
         const int64_t most = 2 * blocks > tiles ? 2 * blocks / tiles : 1;
-        a->section = attention_ceil(heads, attention_ceil(heads, most));
-        a->slots = attention_ceil(a->section * tiles, 2 * blocks) * 2 * blocks;
+        section = attention_ceil(heads, attention_ceil(heads, most));
+        slots = attention_ceil(section * tiles, 2 * blocks) * 2 * blocks;
     }
-    a->base.items = a->counters ? heads * tiles : attention_ceil(heads, a->section) * a->slots;
+    a->base.items = a->counters ? heads * tiles : attention_ceil(heads, section) * slots;
+    a->section = (int32_t)section, a->slots = (int32_t)slots;
+}
+
+static gpu_wgmma_cap cap_of(const kiln_attention_problem *p)
+{
+    static const double tanh_of[5] = {0x1.ffffa3p-1, -0x1.553a72174a3f2p-2, 0x1.0edecfe27bc76p-3, -0x1.93b498e5c78bdp-5,
+                                      0x1.93a9e21efe312p-7};
+    const double in = p->softmax_scale / p->softcap, out = p->softcap * 1.4426950408889634;
+    gpu_wgmma_cap c = {.in = (float)in, .out = (float)out, .mild = (float)(0.75 / in)};
+    double factor = in * out;
+    for (int i = 0; i < 5; i++, factor *= in * in)
+        c.odd[i] = (float)(tanh_of[i] * factor);
+    if (!(fabs(c.odd[4]) > 1e-36)) /* it must not be lost */
+        c.mild = -1;
+    return c;
 }
 
 static kiln_status run(const gpu_device *device, const kiln_problem *problem, void *workspace, kiln_stream stream)
 {
     const kiln_attention_problem *p = &problem->attention;
     const gpu_kernel *k = kernel_of(p);
-    gpu_wgmma_args a = {.base = attention_args(p, k->tile_q, 1)};
+    const int32_t rows = rows_of(device, p);
+    gpu_wgmma_args a = {.base = attention_args(p, rows, 1), .rows = rows};
     if (a.base.items == 0)
         return KILN_OK;
     if (!attention_is_aligned(p) || !attention_has_aligned_rows(&p->o) || !gpu_tensor_map_of(&p->q, 64, &a.q) ||
@@ -129,11 +176,14 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
                 return status;
         }
     }
+    if (p->softcap > 0)
+        a.cap = cap_of(p);
     deal(device, &a);
     return gpu_launch(device, k, &a, blocks, stream);
 }
 
-/* As mma. A weight of fp16 is at least 2^5 where the maximum was looked for. */
+/* As mma. Where the maximum was looked for, a weight is at least 2^5 (fp16) or 2^-24 (bf16): there the exponent is 24 larger, and
+ * so is its rounding. */
 static void numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
 {
     const kiln_attention_problem *p = &problem->attention;
@@ -141,6 +191,8 @@ static void numerics(const gpu_device *device, const kiln_problem *problem, kiln
     *numerics = attention_numerics(true, p->q.type, kernel_of(p)->tile_k);
     if (p->q.type == KILN_FLOAT16)
         numerics->p_floor = 0x1p-30;
+    else
+        numerics->p_floor = 0x1p-80, numerics->exp_error = 0x1p-19;
 }
 
 const gpu_method GPU_NAME(gpu_attention_forward_wgmma) = {

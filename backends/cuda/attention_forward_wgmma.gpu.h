@@ -7,10 +7,12 @@
 //   a block stays for many tiles (BM queries each) and takes the next one's Q while it works;
 //   the guard: the row maximum is looked for in the first blocks only. bf16 has the exponents of fp32, so weights far above 1
 //   lose nothing; the block's row sum, which is needed anyway, tells when they exceed 2^40, and that block is done again.
+//   The maximum weighs 2^-24, so that sums of V near the end of the range stay in it.
 //   fp16 ends at 2^16, so there the maximum weighs 2^5 and the limit is 2^15.
 //
 // Accepts: what the method (attention_forward_wgmma.c) calls plain: windows of step 1, lengths, packing, GQA, sinks; aligned rows.
-// Tiles whose result is not finite are done again at the end by mma's careful passes, so hidden NaN and Inf never count.
+// Tiles whose result is not finite are done again at the end by mma's careful passes, so hidden NaN and Inf never count. So are
+// those that hold next to nothing, if V does: small weights of numbers below 2^-40 may have been lost.
 //
 // Bytes requested and FLOPs: as flash2, with BM for BR.
 #pragma once
@@ -20,11 +22,13 @@
 
 // What the producer tells the consumers of a tile: everything in units of this sequence. q0 < 0: there are no more.
 struct wgmma_tile {
-    int32_t q0, rows, head, batch;
+    void *o;    // its first row
+    float *lse; // or NULL
+    int32_t q0, rows, head;
     int32_t low, high; // row i sees the keys [i + low, i + high), cut to [0, seqlen_k)
     int32_t seqlen_k, round;
     int32_t first, past; // K/V blocks that some row sees
-    int32_t unused[2];
+    int32_t unused;
     GPU_FN int begin(int i) const
     {
         return cut(i + low);
@@ -41,11 +45,17 @@ struct wgmma_tile {
     }
 };
 
+// The blocks of 64 rows of a tile.
+struct wgmma_part {
+    int32_t first, past;          // those that some row sees
+    int32_t whole_begin, watched; // those that hide no key of any row; of them, every row has seen a key before
+};
+
 // The traits are the template's arguments: D columns of Q and K, DV of V, BM = 64·NWG queries and BN keys a tile, SLOTS of K and V,
-// QS stages of Q.
+// QS stages of Q. CAP: softcap.
 // What the warpgroups hold together must not exceed what the block got at launch (threads · the compiler's count of registers),
 // or the taking never returns.
-template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct attention_forward_wgmma {
+template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP = false> struct attention_forward_wgmma {
     using args = gpu_wgmma_args;
     static constexpr int WIDE = D > DV ? D : DV; // columns of the careful passes
     using careful = attention_forward_mma<E, WIDE <= 64 ? 64 : WIDE <= 128 ? 128 : 256, 1, 4 * NWG, 1, true>;
@@ -60,7 +70,10 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
     static constexpr int PANELS = (D + 63) / 64, PANELS_V = (DV + 63) / 64, PANEL_Q = 64 * 64, PANEL_KV = BN * 64;
     static constexpr int ROUNDS = GPU_WGMMA_ROUNDS; // that are told apart
     static constexpr bool HALF = __is_same(E, gpu_half);
-    static constexpr float LAG = 8.f, SHIFT = HALF ? 5.f : 0.f, LIMIT = HALF ? 0x1p15f : 0x1p40f;
+    // The largest weight that was looked for is 2^SHIFT. Of a mean that is below FAINT (bits of bf16: 2^-85), products with V may
+    // be missing that were below 2^-149; they were not, unless V has numbers below FAINT_V (2^-40).
+    static constexpr float LAG = 8.f, SHIFT = HALF ? 5.f : -24.f, LIMIT = HALF ? 0x1p15f : 0x1p40f;
+    static constexpr uint32_t FAINT = HALF ? 0 : (127 - 85) << 7, FAINT_V = (127 - 40) << 7;
     static_assert(careful::BR == BM, "a tile is a careful block");
 
     struct slot {
@@ -71,54 +84,59 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
         slot kv[SLOTS];
         uint64_t q_full[QS], q_empty[QS], kv_full[SLOTS], kv_empty[SLOTS];
         wgmma_tile tile[QS];
+        wgmma_part part[QS][NWG];
     };
     struct alignas(1024) shared {
         union {
             pipeline pipe;
             typename careful::shared careful_room;
         };
-        uint32_t bad[ROUNDS / 32]; // rounds to do again; the last bit: all from there on
-        int32_t items[ROUNDS];     // who is ready takes: of my rounds
+        uint32_t bad[ROUNDS / 32];   // rounds to do again; the last bit: all from there on
+        uint32_t faint[ROUNDS / 32]; // or only if V has such numbers
+        uint32_t faint_columns;      // in these groups of 8 columns
+        int32_t items[ROUNDS];       // who is ready takes: of my rounds
     };
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
 
     // The item of this block's round: dealt out there and back again, so that a block with a long tile gets a short one next;
     // or who is ready takes the next (`counters`). False: there is none, and no later round has one.
-    static GPU_FN bool deal(const args &a, shared &sh, int round, int64_t &item)
+    static GPU_FN bool deal(const args &a, shared &sh, int round, int &item)
     {
+        const int blocks = (int)gpu_blocks(), block = (int)gpu_block();
         if (!a.counters) {
-            item = (int64_t)round * gpu_blocks() + (round % 2 ? gpu_blocks() - 1 - gpu_block() : gpu_block());
-            return (int64_t)round * gpu_blocks() < a.base.items;
+            item = round * blocks + (round % 2 ? blocks - 1 - block : block);
+            return round * blocks < (int)a.base.items;
         }
         if (round == ROUNDS) // all blocks together have room for twice the items
             return false;
-        item = round == 0 ? gpu_block() : gpu_blocks() + (int64_t)gpu_atomic_add(&a.counters[0], 1);
-        sh.items[round] = (int32_t)item;
-        return item < a.base.items;
+        item = round == 0 ? block : blocks + (int)gpu_atomic_add(&a.counters[0], 1);
+        sh.items[round] = item;
+        return item < (int)a.base.items;
     }
     struct place {
-        int head, batch;
-        int64_t m; // < 0: nothing there
+        int head, batch, m; // m < 0: nothing there
     };
     // Heads go by sections, each padded to `slots` items; of a section the long rows first, so that short ones fill the gaps.
-    static GPU_FN place place_of(const args &a, int64_t item)
+    static GPU_FN place place_of(const args &a, int item)
     {
-        const auto &p = a.base.p;
-        const int64_t section = gpu_divide(item, a.slots), in = item - section * a.slots;
-        const int64_t rest = p.batch * p.heads - section * a.section, heads = rest < a.section ? rest : a.section;
-        if (item >= a.base.items || heads <= 0)
+        const int all = (int)(a.base.p.batch * a.base.p.heads), per_batch = (int)a.base.p.heads;
+        const int section = item / a.slots, in = item - section * a.slots, left = all - section * a.section;
+        const int heads = left < a.section ? left : a.section;
+        if (item >= (int)a.base.items || heads <= 0)
             return {0, 0, -1};
-        const int64_t down = gpu_divide(in, heads), bh = section * a.section + in - down * heads;
-        const int64_t batch = gpu_divide(bh, p.heads);
-        return {(int)(bh - batch * p.heads), (int)batch, a.base.q_tiles - 1 - down};
+        const int down = in / heads, bh = section * a.section + in - down * heads, batch = bh / per_batch;
+        return {bh - batch * per_batch, batch, (int)a.base.q_tiles - 1 - down};
     }
     static GPU_FN wgmma_tile tile_of(const args &a, const kiln_sequence &s, const place &at, int round)
     {
         const auto &p = a.base.p;
         wgmma_tile t = {};
-        const int64_t rows = s.seqlen_q - at.m * BM;
-        t.q0 = (int32_t)(at.m * BM), t.rows = (int32_t)(rows < BM ? rows : BM), t.head = at.head, t.batch = at.batch;
+        const int rows = (int)s.seqlen_q - at.m * a.rows;
+        t.q0 = at.m * a.rows, t.rows = rows < a.rows ? rows : a.rows, t.head = at.head;
         t.round = round, t.seqlen_k = (int32_t)s.seqlen_k;
+        t.o = gpu_rows<E>(p.o, s.q_batch, at.head).from(s.q_row + t.q0).data;
+        if (kiln_view_present(&p.lse))
+            t.lse = gpu_rows<float>(p.lse, s.q_batch, at.head).from(s.q_row + t.q0).data;
         const wgmma_window window(p, s);
         t.low = window.low, t.high = window.high;
         if (t.rows > 0) {
@@ -127,6 +145,15 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
             t.past = end > t.begin(t.q0) ? (end + BN - 1) / BN : t.first;
         }
         return t;
+    }
+
+    static GPU_FN wgmma_part part_of(const wgmma_tile &t, int wg)
+    {
+        const int r0 = t.q0 + wg * 64, r1 = t.q0 + (wg * 64 + 63 < t.rows ? wg * 64 + 63 : t.rows - 1);
+        const int first = t.begin(r0) / BN, past = t.end(r1) > t.begin(r0) ? (t.end(r1) + BN - 1) / BN : first;
+        const int whole_end = t.end(r0) / BN;
+        return {first, past, (t.begin(r1) + BN - 1) / BN,
+                past - 1 < whole_end || t.end(r0) > whole_end * BN ? whole_end : whole_end - 1};
     }
 
     static GPU_FN void run(const args &a, shared &sh)
@@ -145,7 +172,9 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
             gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v);
         }
         if (gpu_thread() < ROUNDS / 32)
-            sh.bad[gpu_thread()] = 0;
+            sh.bad[gpu_thread()] = sh.faint[gpu_thread()] = 0;
+        if (gpu_thread() == 0)
+            sh.faint_columns = 0;
         gpu_block_barrier();
         const int wg = gpu_warpgroup();
         if (wg == NWG) {
@@ -166,16 +195,17 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
         pipeline &pipe = sh.pipe;
         wgmma_ring<QS> q;
         wgmma_ring<SLOTS> kv;
-        int64_t item;
-        for (int round = 0; deal(a, sh, round, item); round++) {
+        int item;
+#pragma unroll 1
+        for (int round = 0; deal(a, sh, round, item); round++) { // not earlier: who is ready takes
             const place at = place_of(a, item);
             if (at.m < 0)
                 continue;
-            const kiln_sequence s = gpu_sequence_of(p, at.batch);
+            const kiln_sequence s = gpu_sequence_of(p, at.batch, true);
             const wgmma_tile t = tile_of(a, s, at, round);
             if (t.rows <= 0)
                 continue;
-            const int head_k = (int)((int64_t)t.head * p.heads_k / p.heads);
+            const int head_k = t.head / (int)(p.heads / p.heads_k);
             // A slot serves one step: K of block j and V of block j + 1. The first of a tile holds only K, the last only V.
             const auto load_slot = [&](int j, bool has_k, bool has_v) {
                 slot &to = pipe.kv[kv.stage];
@@ -199,9 +229,12 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
             const uint32_t full = gpu_shared_address(&pipe.q_full[q.stage]);
             gpu_mbarrier_wait(gpu_shared_address(&pipe.q_empty[q.stage]), q.parity ^ 1);
             pipe.tile[q.stage] = t; // shown by the arrival
-            gpu_mbarrier_expect(full, sizeof pipe.q[0]);
-#pragma unroll
-            for (int w = 0; w < NWG; w++)
+            const int parts = (t.rows + 63) / 64;
+            for (int w = 0; w < parts; w++)
+                pipe.part[q.stage][w] = part_of(t, w);
+            gpu_mbarrier_expect(full, parts * (PANELS * PANEL_Q * 2));
+#pragma unroll 1
+            for (int w = 0; w < parts; w++)
 #pragma unroll
                 for (int c = 0; c < PANELS; c++)
                     gpu_tensor_load(&a.q, gpu_shared_address(pipe.q[q.stage] + (w * PANELS + c) * PANEL_Q), full,
@@ -220,9 +253,10 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
     // ---- a consumer warpgroup: 64 queries of every tile ----
     struct state {
         float s[BN / 2], o[DV / 2];
-        uint32_t p[BN / 4];                      // weights, rounded: the operand of P·V
-        float top[2], sum[2], lost[2], alpha[2]; // of my rows l / 4 + 8·h; sums are my share of four
-        uint32_t q_matrix, k_matrix, v_matrix;   // of stage and slot 0
+        uint32_t p[BN / 4]; // weights, rounded: the operand of P·V
+        // Of my rows l / 4 + 8·h. A weight is 2^(score·scale - base); sums are my share of four.
+        float base[2], sum[2], lost[2], alpha[2];
+        uint32_t q_matrix, k_matrix, v_matrix; // of stage and slot 0
         wgmma_ring<QS> q;
         wgmma_ring<SLOTS> kv;
     };
@@ -269,6 +303,22 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
         gpu_wgmma_commit();
     }
 
+    // Scores become cap·tanh(score·scale / cap), in units of log2.
+    static GPU_FN void cap(const gpu_wgmma_cap &c, state &me)
+    {
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++)
+            me.s[i] = gpu_tanh(me.s[i] * c.in) * c.out;
+    }
+    // Are all so small that the polynomial of weigh() will do?
+    static GPU_FN bool is_mild(const gpu_wgmma_cap &c, const state &me)
+    {
+        float most = 0;
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++)
+            most = gpu_max(most, gpu_abs(me.s[i]));
+        return !gpu_wave_any(!(most <= c.mild)); // of NaN the maximum knows nothing: weights tell
+    }
     // What the window hides becomes -inf.
     static GPU_FN void hide(state &me, const wgmma_tile &t, int row, int j)
     {
@@ -284,8 +334,8 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
                         me.s[4 * i + 2 * h + c] = gpu_minus_infinity();
         }
     }
-    // Raises the maxima to what s holds; alpha: what older sums and O must be multiplied by. Is that needed? Lazy: a maximum
-    // stays until it is exceeded by 2^LAG, so that O is seldom rescaled.
+    // Raises the bases to what s holds; alpha: what older sums and O must be multiplied by. Is that needed? Lazy: a base stays
+    // until it is exceeded by LAG, so that O is seldom rescaled.
     template <bool LAZY> static GPU_FN bool follow(state &me, float scale)
     {
         bool changed = !LAZY;
@@ -295,31 +345,39 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
 #pragma unroll
             for (int i = 1; i < BN / 8; i++)
                 m0 = gpu_max(m0, me.s[4 * i + 2 * h]), m1 = gpu_max(m1, me.s[4 * i + 2 * h + 1]);
-            m0 = gpu_max(gpu_wave_max<4>(gpu_max(m0, m1)), me.top[h]);
+            float base = gpu_max(gpu_fma(gpu_wave_max<4>(gpu_max(m0, m1)), scale, -SHIFT), me.base[h]);
             if constexpr (LAZY) {
-                const bool grow = (m0 - me.top[h]) * scale > LAG;
+                const bool grow = base - me.base[h] > LAG;
                 if (!grow)
-                    m0 = me.top[h];
+                    base = me.base[h];
                 changed |= grow;
             }
-            me.alpha[h] = gpu_exp2((me.top[h] - gpu_finite_or_zero(m0)) * scale);
-            me.top[h] = m0;
+            me.alpha[h] = gpu_exp2(me.base[h] - gpu_finite_or_zero(base));
+            me.base[h] = base;
         }
         return LAZY ? gpu_wave_any(changed) : changed;
     }
-    // s becomes the weights, sum this block's share. MASKED: there may be rows without a key so far.
-    template <bool MASKED> static GPU_FN void weigh(state &me, float scale, float (&sum)[2])
+    // s becomes the weights, sum this block's share. MASKED: there may be rows without a key so far. MILD: s is not capped yet.
+    template <bool MASKED, bool MILD = false>
+    static GPU_FN void weigh(const gpu_wgmma_cap &c, state &me, float scale, float (&sum)[2])
     {
+        const auto weight = [&](float x, float base) {
+            if constexpr (!MILD)
+                return gpu_exp2(gpu_fma(x, scale, -base));
+            const float t = x * x;
+            float y = gpu_fma(c.odd[4], t, c.odd[3]);
+            y = gpu_fma(y, t, c.odd[2]);
+            y = gpu_fma(y, t, c.odd[1]);
+            return gpu_exp2(gpu_fma(x, gpu_fma(y, t, c.odd[0]), -base));
+        };
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float base = gpu_fma(me.top[h], scale, -SHIFT);
-            if constexpr (MASKED)
-                base = gpu_finite_or_zero(base);
+            const float base = MASKED ? gpu_finite_or_zero(me.base[h]) : me.base[h];
             float sum0 = 0, sum1 = 0;
 #pragma unroll
             for (int i = 0; i < BN / 8; i++) {
                 float &x0 = me.s[4 * i + 2 * h], &x1 = me.s[4 * i + 2 * h + 1];
-                x0 = gpu_exp2(gpu_fma(x0, scale, -base)), x1 = gpu_exp2(gpu_fma(x1, scale, -base));
+                x0 = weight(x0, base), x1 = weight(x1, base);
                 sum0 += x0, sum1 += x1;
             }
             sum[h] = sum0 + sum1;
@@ -342,7 +400,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
     }
     // The block in the current slot once more with its own maximum, for the 16 rows of a warp: by mma, for in a wgmma the others
     // of the group would have to take part.
-    static GPU_FN void redo(const pipeline &pipe, state &me, int wg, float scale, float (&sum)[2])
+    static GPU_FN void redo(const args &a, const pipeline &pipe, state &me, int wg, float scale, float (&sum)[2])
     {
         const int lane = gpu_lane(), warp = gpu_wave_id() % 4;
         const uint32_t qa =
@@ -353,24 +411,27 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
             me.s[i] = 0;
 #pragma unroll 1
         for (int kk = 0; kk < D / 16; kk++) {
-            uint32_t a[4], b[4];
-            gpu_ldmatrix_at(a, qa + kk / 4 * (PANEL_Q * 2) + ((2 * (kk % 4) + lane / 16) ^ lane % 8) * 16);
+            uint32_t q[4], b[4];
+            gpu_ldmatrix_at(q, qa + kk / 4 * (PANEL_Q * 2) + ((2 * (kk % 4) + lane / 16) ^ lane % 8) * 16);
             const uint32_t kb = ka + kk / 4 * (PANEL_KV * 2) + ((2 * (kk % 4) + lane / 8 % 2) ^ lane % 8) * 16;
 #pragma unroll
             for (int n = 0; n < BN / 16; n++) {
                 gpu_ldmatrix_at(b, kb + n * 2048);
-                gpu_mma<E>(*(float(*)[4])(me.s + 8 * n), a, b[0], b[1]);
-                gpu_mma<E>(*(float(*)[4])(me.s + 8 * n + 4), a, b[2], b[3]);
+                gpu_mma<E>(*(float(*)[4])(me.s + 8 * n), q, b[0], b[1]);
+                gpu_mma<E>(*(float(*)[4])(me.s + 8 * n + 4), q, b[2], b[3]);
             }
         }
+        if constexpr (CAP)
+            cap(a.cap, me);
         follow<false>(me, scale);
         rescale(me);
-        weigh<false>(me, scale, sum);
+        weigh<false>(a.cap, me, scale, sum);
     }
 
     // One block: Q·Kᵀ of block j beside P·V of block j + 1, the latter under the softmax of block j.
     template <bool MASKED>
-    static GPU_FN void step(pipeline &pipe, state &me, const wgmma_tile &t, int wg, int row, int j, float scale)
+    static GPU_FN void step(const args &a, pipeline &pipe, state &me, const wgmma_tile &t, int wg, int row, int j,
+                            float scale)
     {
         constexpr bool WATCH = !MASKED;
         float sum[2];
@@ -381,18 +442,28 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
         issue_values(me);
         gpu_wgmma_wait<1>();
         gpu_wgmma_settle(me.s);
+        if constexpr (CAP && MASKED)
+            cap(a.cap, me);
         if constexpr (MASKED)
             hide(me, t, row, j);
         if constexpr (!WATCH)
             changed = follow<true>(me, scale);
-        weigh<MASKED>(me, scale, sum);
+        if constexpr (CAP && !MASKED) {
+            if (is_mild(a.cap, me))
+                weigh<false, true>(a.cap, me, scale, sum);
+            else {
+                cap(a.cap, me);
+                weigh<false>(a.cap, me, scale, sum);
+            }
+        } else
+            weigh<MASKED>(a.cap, me, scale, sum);
         // The branch stands before the wait for P·V, which also keeps the compiler from moving the exponentials below that wait.
         if constexpr (WATCH) {
             if (gpu_wave_any(sum[0] > LIMIT || sum[1] > LIMIT)) {
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(me.o);
                 gpu_wgmma_settle(me.p);
-                redo(pipe, me, wg, scale, sum);
+                redo(a, pipe, me, wg, scale, sum);
             }
         }
         gpu_wgmma_wait<0>();
@@ -413,7 +484,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
     static GPU_FN void consume(const args &a, shared &sh, int wg)
     {
         pipeline &pipe = sh.pipe;
-        const float scale = a.base.scale_log2;
+        const float scale = CAP ? 1.f : a.base.scale_log2;                 // from what s holds to exponents of 2
         const int row = wg * 64 + gpu_wave_id() % 4 * 16 + gpu_lane() / 4; // of the tile; and row + 8
         state me;
         me.q_matrix = gpu_wgmma_matrix(gpu_shared_address(pipe.q[0] + wg * PANELS * PANEL_Q), 16);
@@ -431,17 +502,14 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
                 release_q(pipe, me);
                 continue;
             }
-            const int r0 = t.q0 + wg * 64, r1 = t.q0 + (wg * 64 + 63 < t.rows ? wg * 64 + 63 : t.rows - 1);
-            const int first = t.begin(r0) / BN, past = t.end(r1) > t.begin(r0) ? (t.end(r1) + BN - 1) / BN : first;
-            // Blocks [whole_begin, whole_end) hide no key of any row. From `watched` on downwards every row has seen a key.
-            const int whole_begin = (t.begin(r1) + BN - 1) / BN, whole_end = t.end(r0) / BN;
-            const int watched = past - 1 < whole_end || t.end(r0) > whole_end * BN ? whole_end : whole_end - 1;
+            const wgmma_part part = pipe.part[me.q.stage][wg];
+            const int first = part.first, past = part.past, whole_begin = part.whole_begin;
 #pragma unroll
             for (int i = 0; i < DV / 2; i++)
                 me.o[i] = 0;
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                me.top[h] = gpu_minus_infinity(), me.sum[h] = me.lost[h] = 0;
+                me.base[h] = gpu_minus_infinity(), me.sum[h] = me.lost[h] = 0;
             if (past <= first) { // no row sees a key
                 finish<false>(a, sh, me, row);
                 skip(pipe, me, slots);
@@ -453,25 +521,27 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
             issue_scores(me);
             gpu_wgmma_wait<0>();
             gpu_wgmma_settle(me.s);
+            if constexpr (CAP)
+                cap(a.cap, me);
             int j = past - 1;
-            if (j >= whole_end || j < whole_begin)
+            if (j >= part.watched || j < whole_begin) // one block too many is no harm
                 hide(me, t, row, j);
             release(pipe, me);
             follow<false>(me, scale);
-            weigh<true>(me, scale, me.sum);
+            weigh<true>(a.cap, me, scale, me.sum);
             round_weights(me);
             j--;
-            int stop = watched > first ? watched : first;
+            int stop = part.watched > first ? part.watched : first;
 #pragma unroll 1
             while (true) {
 #pragma unroll 1
                 for (; j >= stop; j--)
-                    step<true>(pipe, me, t, wg, row, j, scale);
+                    step<true>(a, pipe, me, t, wg, row, j, scale);
                 if (j < first)
                     break;
 #pragma unroll 1
                 for (; j >= whole_begin; j--)
-                    step<false>(pipe, me, t, wg, row, j, scale);
+                    step<false>(a, pipe, me, t, wg, row, j, scale);
                 stop = first;
             }
             const int left = first - t.first;
@@ -491,21 +561,19 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
             gpu_wgmma_fence();
             issue_values(me);
         }
-        const kiln_sequence s = gpu_sequence_of(p, t.batch);
-        const gpu_scores c(p, s, t.batch, t.head, a.base.scale_log2);
         float factor[2];
-        bool open = false;
+        bool open = false, faint = false;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const bool here = row + 8 * h < t.rows;
             const float lost = me.lost[h] - me.lost[h] == 0 ? me.lost[h] : 0.f; // inf - inf
             const float sum = gpu_wave_sum<4>(me.sum[h] + lost);
-            const gpu_row_end done(c, gpu_fma(me.top[h], a.base.scale_log2, -SHIFT), sum,
-                                   me.top[h] > gpu_minus_infinity(), SHIFT);
-            if (here && gpu_lane() % 4 == 0)
-                done.store_lse(c, t.q0 + row + 8 * h);
-            open |= here && !(sum < -gpu_minus_infinity());
-            factor[h] = done.factor;
+            const gpu_row_end done(p, t.head, me.base[h], sum, me.base[h] > gpu_minus_infinity(), SHIFT);
+            // What is not settled is NaN, for the careful passes leave alone what is finite.
+            const bool finite = sum < -gpu_minus_infinity();
+            if (here && t.lse && gpu_lane() % 4 == 0)
+                t.lse[(row + 8 * h) * p.lse.stride[2]] = finite ? done.lse() : __builtin_nanf("");
+            factor[h] = finite ? done.factor : __builtin_nanf("");
         }
         if constexpr (ANY) {
             gpu_wgmma_wait<0>();
@@ -513,47 +581,109 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS> struct att
             gpu_wgmma_settle(me.p);
             release(sh.pipe, me);
         }
-        const gpu_rows<E> o(gpu_rows<E>(p.o, s.q_batch, t.head).from(s.q_row + t.q0));
-        const float limit = gpu_overflow_of(p.o.type);
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            open |=
-                wgmma_store_row<E, DV>(o, row + 8 * h, row + 8 * h < t.rows, 0, (int)p.d_v, limit, [&](int i, int e) {
-                    return factor[h] == 0 ? 0.f : me.o[4 * i + 2 * h + e] * factor[h];
-                });
-        if (gpu_wave_any(open) && gpu_lane() == 0) {
-            const int bit = t.round < ROUNDS - 1 ? t.round : ROUNDS - 1;
-            gpu_shared_or(&sh.bad[bit / 32], 1u << bit % 32);
+        for (int h = 0; h < 2; h++) {
+            if (gpu_wave_any(factor[h] == 0)) // no key weighs: 0, whatever V holds
+#pragma unroll
+                for (int i = 0; i < DV / 4; i++)
+                    if (factor[h] == 0)
+                        me.o[4 * (i / 2) + 2 * h + i % 2] = 0;
+            const wgmma_extent seen =
+                wgmma_store_row<E, DV>((E *)t.o + (row + 8 * h) * p.o.stride[2], row + 8 * h < t.rows, (int)p.d_v,
+                                       [&](int i, int e) { return me.o[4 * i + 2 * h + e] * factor[h]; });
+            open |= seen.template overflows<E>();
+            faint |= seen.below(FAINT) && factor[h] != 0;
         }
+        const int bit = t.round < ROUNDS - 1 ? t.round : ROUNDS - 1;
+        if (gpu_wave_any(open) && gpu_lane() == 0)
+            gpu_shared_or(&sh.bad[bit / 32], 1u << bit % 32);
+        if constexpr (FAINT > 0)
+            if (gpu_wave_any(faint)) {
+                uint32_t columns = 0;
+#pragma unroll
+                for (int i = 0; i < DV / 2; i++)
+                    columns |= (gpu_abs(me.o[i] * factor[i / 2 % 2]) < 0x1p-84f ? 1u : 0u) << i / 4;
+                gpu_shared_or(&sh.faint_columns, columns);
+                gpu_shared_or(&sh.faint[bit / 32], 1u << bit % 32);
+            }
     }
 
-    // What was not finite, by mma's careful passes, when all else is done.
+    // Has V, where the tile looks, numbers so small that their products may be lost? Then the means that may be wrong become NaN.
+    static GPU_FN bool has_faint_values(const args &a, const shared &sh, const place &at)
+    {
+        const auto &p = a.base.p;
+        const kiln_sequence s = gpu_sequence_of(p, at.batch, false);
+        const wgmma_tile t = tile_of(a, s, at, 0);
+        const int begin = t.begin(t.q0), end = t.end(t.q0 + t.rows - 1), cols = (int)p.d_v / 8;
+        const gpu_rows<E> v(gpu_rows<E>(p.v, s.k_batch, at.head / (int)(p.heads / p.heads_k)).from(s.k_row + begin));
+        // Is one of eight numbers below the limit? 0 does not count where it is `but_zero`.
+        const auto faint = [](const uint32_t *words, uint32_t limit, uint32_t but_zero) {
+            bool found = false;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                found |= (words[i / 2] >> i % 2 * 16 & 0x7fff) - but_zero < limit - but_zero;
+            return found;
+        };
+        constexpr int AHEAD = 8, THREADS = 128 * NWG; // loads under way: the rest of the machine waits for this block
+        bool found = false;
+#pragma unroll 1
+        for (int g = 0; g < cols; g++) {
+            if (!(sh.faint_columns >> g & 1))
+                continue;
+#pragma unroll 1
+            for (int j = begin + gpu_thread(); j < end; j += AHEAD * THREADS) {
+                uint32_t words[AHEAD][4] = {};
+#pragma unroll
+                for (int i = 0; i < AHEAD; i++)
+                    if (j + i * THREADS < end)
+                        gpu_move<16>(words[i], v.at(j - begin + i * THREADS, 8 * g));
+#pragma unroll
+                for (int i = 0; i < AHEAD; i++)
+                    found |= faint(words[i], FAINT_V, 1);
+            }
+        }
+        if (!gpu_block_any(found)) // the producer is gone
+            return false;
+#pragma unroll 1
+        for (int u = gpu_thread(); u < t.rows * cols; u += THREADS) {
+            E *o = (E *)t.o + u / cols * p.o.stride[2] + u % cols * 8;
+            uint32_t words[4];
+            const uint32_t nan[4] = {0x7fff7fff, 0x7fff7fff, 0x7fff7fff, 0x7fff7fff};
+            gpu_move<16>(words, o);
+            if (faint(words, FAINT, 0))
+                gpu_put<16>(o, nan);
+        }
+        return true;
+    }
+
+    // What was not settled, by mma's careful passes, when all else is done.
     static GPU_FN void again(const args &a, shared &sh)
     {
         gpu_named_barrier(1, 128 * NWG); // all have noted, and need the slots no longer
         bool any = false;
         for (int i = 0; i < ROUNDS / 32; i++)
-            any |= sh.bad[i] != 0;
+            any |= (sh.bad[i] | sh.faint[i]) != 0;
         if (!any)
             return;
 #pragma unroll 1
         for (int round = 0;; round++) {
             const int bit = round < ROUNDS - 1 ? round : ROUNDS - 1;
-            int64_t item;
+            int item;
             if (a.counters) {
                 if (round == ROUNDS)
                     return;
                 item = sh.items[round];
             } else if (!deal(a, sh, round, item))
                 return;
-            if (!(sh.bad[bit / 32] >> bit % 32 & 1))
+            const bool bad = sh.bad[bit / 32] >> bit % 32 & 1;
+            if (!bad && !(sh.faint[bit / 32] >> bit % 32 & 1))
                 continue;
             const place at = place_of(a, item);
-            if (at.m < 0)
+            if (at.m < 0 || (!bad && !has_faint_values(a, sh, at)))
                 continue;
             const gpu_item work(a.base.p, (at.batch * a.base.p.heads + at.head) * a.base.q_tiles + at.m,
                                 a.base.q_tiles);
-            careful::again(a.base, sh.careful_room, work, at.m * BM);
+            careful::again(a.base, sh.careful_room, work, (int64_t)at.m * a.rows, a.rows);
         }
     }
 };

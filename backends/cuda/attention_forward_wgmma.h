@@ -11,11 +11,22 @@
  * what is next from a counter; at most GPU_WGMMA_ROUNDS each.
  */
 enum { GPU_WGMMA_ROUNDS = 512 };
+
+/*
+ * softcap: a score becomes tanh(score·in)·out, which is in units of log2. Where no |score| is above `mild`, that is
+ * score·Σ odd[i]·score^2i, with an error of tanh below 2^-22 (minimax up to 0.75).
+ */
+typedef struct gpu_wgmma_cap {
+    float in, out, mild, odd[5];
+} gpu_wgmma_cap;
+
 typedef struct gpu_wgmma_args {
-    gpu_attention_args base; /* items: sections · slots */
-    int64_t section;         /* heads of a section */
-    int64_t slots;           /* items of a section */
-    uint32_t *counters;      /* workspace: two, zero before and after; NULL: no counter */
+    gpu_attention_args base; /* items: sections · slots, below 2^31 with a round more */
+    int32_t rows;            /* of a tile: a multiple of 64, at most the kernel's */
+    int32_t section;         /* heads of a section */
+    int32_t slots;           /* items of a section */
+    gpu_wgmma_cap cap;
+    uint32_t *counters; /* workspace: two, zero before and after; NULL: no counter */
     gpu_tensor_map q, k, v;
 } gpu_wgmma_args;
 

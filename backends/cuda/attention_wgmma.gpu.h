@@ -15,27 +15,57 @@ template <int N> struct wgmma_ring {
     }
 };
 
-// My part of a row of an accumulator (gpu_wgmma) to memory; y(i, e): element e of the two that I have of columns 8·i ... Four lanes
-// exchange, so that each has eight columns in a row: one 16-byte store. Is some element not below the limit?
-template <class E, int COLS, class F>
-GPU_FN bool wgmma_store_row(const gpu_rows<E> &out, int row, bool here, int col0, int cols, float limit, F y)
-{
-    bool open = false;
-#pragma unroll
-    for (int g = 0; g < COLS / 32; g++) {
-        uint32_t words[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float y0 = y(4 * g + i, 0), y1 = y(4 * g + i, 1);
-            open |= here && !(gpu_abs(y0) < limit && gpu_abs(y1) < limit);
-            words[i] = gpu_pair<E>(y0, y1);
-        }
-        gpu_transpose_quad(words);
-        const int col = col0 + 32 * g + gpu_lane() % 4 * 8;
-        if (here && col < cols)
-            gpu_put<16>(out.at(row, col), words);
+template <bool VALUE> struct wgmma_bool {
+    static constexpr bool value = VALUE;
+};
+
+// The largest and the least magnitude of what was written: bits of a 16-bit type, two at a time.
+struct wgmma_extent {
+    uint32_t most = 0, least = 0x7fff7fff;
+    GPU_FN void add(uint32_t pair, bool counts)
+    {
+        pair &= 0x7fff7fff;
+        most = gpu_max_u16x2(most, pair);
+        least = gpu_min_u16x2(least, counts ? pair : 0x7fff7fffu);
     }
-    return open;
+    // Inf or NaN: sums that left the range, or rounded to its outside.
+    template <class E> GPU_FN bool overflows() const
+    {
+        const uint32_t inf = __is_same(E, gpu_half) ? 0x7c00 : 0x7f80;
+        return (most & 0xffff) >= inf || most >> 16 >= inf;
+    }
+    GPU_FN bool below(uint32_t bits) const
+    {
+        return (least & 0xffff) < bits || least >> 16 < bits;
+    }
+};
+
+// My part of a row of an accumulator (gpu_wgmma) to memory, from `to` on; y(i, e): element e of the two that I have of columns
+// 8·i ... Four lanes exchange, so that each has eight columns in a row: one 16-byte store. cols: a multiple of 8.
+template <class E, int COLS, class F> GPU_FN wgmma_extent wgmma_store_row(E *to, bool here, int cols, F y)
+{
+    wgmma_extent seen;
+    to += gpu_lane() % 4 * 8;
+    gpu_keep(to);
+    const auto store = [&](auto all) {
+#pragma unroll
+        for (int g = 0; g < COLS / 32; g++) {
+            uint32_t words[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                words[i] = gpu_pair<E>(y(4 * g + i, 0), y(4 * g + i, 1));
+                seen.add(words[i], all.value || 32 * g + 8 * i < cols);
+            }
+            gpu_transpose_quad(words);
+            if (here && (all.value || 32 * g + gpu_lane() % 4 * 8 < cols))
+                gpu_put<16>(to + 32 * g, words);
+        }
+    };
+    if (cols >= COLS)
+        store(wgmma_bool<true>());
+    else
+        store(wgmma_bool<false>());
+    return here ? seen : wgmma_extent();
 }
 
 // A window of step 1: query i sees the keys [i + low, i + high), cut to [0, seqlen_k). Sequences have up to 2^30 rows.
