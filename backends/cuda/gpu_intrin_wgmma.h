@@ -373,10 +373,6 @@ GPU_FN void gpu_trap()
 {
     __trap();
 }
-GPU_FN uint32_t gpu_atomic_add(uint32_t *p, uint32_t x) // what was there before; global memory
-{
-    return atomicAdd(p, x);
-}
 GPU_FN void gpu_shared_or(uint32_t *p, uint32_t bits)
 {
     atomicOr(p, bits);

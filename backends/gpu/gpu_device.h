@@ -15,7 +15,11 @@
 //   GPU_WAVE GPU_TILE_MAX GPU_ASYNC GPU_PACKED_MAX  lanes in a wave; largest M of a tile; whether copies bypass registers;
 //                                  whether gpu_max_packed is one instruction
 //   gpu_thread gpu_block gpu_blocks gpu_lane gpu_wave_id
-//   gpu_atomic_or(uint32_t *, bits)  relaxed, on global memory
+//   gpu_atomic_or(uint32_t *, bits), gpu_atomic_add(uint32_t * or uint64_t *, n)  relaxed, on global memory; what was there before
+//   gpu_atomic_load(view, i0, i1), gpu_atomic_store(view, i0, i1, x)  relaxed, of the 8 bytes (i0, i1) of a view: how a block
+//                                  tells others of its launch something, in one word. Nothing else is ordered by it
+//   gpu_pause                      between two looks at a word that another block will write; only for what blocks write that
+//                                  run already, whatever became of those that do not
 //   gpu_next_item                  between the items of a block: a block barrier; nothing in shared memory is kept
 //   gpu_block_any(bool)            whether it holds for any thread of the block; a block barrier too
 //   gpu_wave_any(bool)             whether it holds for any lane of the wave

@@ -28,6 +28,34 @@ GPU_FN void gpu_atomic_or(uint32_t *p, uint32_t bits)
 {
     atomicOr(p, bits);
 }
+GPU_FN uint32_t gpu_atomic_add(uint32_t *p, uint32_t n)
+{
+    return atomicAdd(p, n);
+}
+GPU_FN uint64_t gpu_atomic_add(uint64_t *p, uint64_t n)
+{
+    return atomicAdd((unsigned long long *)p, n);
+}
+GPU_FN uint64_t gpu_atomic_load(const kiln_view &v, int64_t i0, int64_t i1)
+{
+    uint64_t x;
+    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];"
+                 : "=l"(x)
+                 : "l"(__cvta_generic_to_global((const uint64_t *)v.data + i0 * v.stride[0] + i1 * v.stride[1]))
+                 : "memory");
+    return x;
+}
+GPU_FN void gpu_atomic_store(const kiln_view &v, int64_t i0, int64_t i1, uint64_t x)
+{
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(
+                     __cvta_generic_to_global((uint64_t *)v.data + i0 * v.stride[0] + i1 * v.stride[1])),
+                 "l"(x)
+                 : "memory");
+}
+GPU_FN void gpu_pause()
+{
+    __nanosleep(100);
+}
 GPU_FN int gpu_blocks()
 {
     return gridDim.x;

@@ -72,6 +72,24 @@ GPU_FN void gpu_atomic_or(uint32_t *p, uint32_t bits)
 {
     __hip_atomic_fetch_or(p, bits, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
+template <class T> GPU_FN T gpu_atomic_add(T *p, T n)
+{
+    return __hip_atomic_fetch_add(p, n, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+GPU_FN uint64_t gpu_atomic_load(const kiln_view &v, int64_t i0, int64_t i1)
+{
+    return __hip_atomic_load((const uint64_t *)v.data + i0 * v.stride[0] + i1 * v.stride[1], __ATOMIC_RELAXED,
+                             __HIP_MEMORY_SCOPE_AGENT);
+}
+GPU_FN void gpu_atomic_store(const kiln_view &v, int64_t i0, int64_t i1, uint64_t x)
+{
+    __hip_atomic_store((uint64_t *)v.data + i0 * v.stride[0] + i1 * v.stride[1], x, __ATOMIC_RELAXED,
+                       __HIP_MEMORY_SCOPE_AGENT);
+}
+GPU_FN void gpu_pause()
+{
+    __builtin_amdgcn_s_sleep(4);
+}
 template <int MASK> GPU_FN float gpu_shfl_xor(float x)
 {
     const int i = __builtin_bit_cast(int, x);

@@ -79,8 +79,31 @@ GPU_FN bool gpu_wave_any(bool x GPU_AT)
 }
 GPU_FN void gpu_atomic_or(uint32_t *p, uint32_t bits GPU_AT)
 {
-    simt_atomic_access(p, sizeof *p, gpu_at);
+    simt_atomic_access(NULL, p, sizeof *p, true, gpu_at);
     __atomic_fetch_or(p, bits, __ATOMIC_RELAXED);
+}
+template <class T> GPU_FN T gpu_atomic_add(T *p, T n GPU_AT)
+{
+    simt_atomic_access(NULL, p, sizeof *p, true, gpu_at);
+    return __atomic_fetch_add(p, n, __ATOMIC_RELAXED);
+}
+GPU_FN uint64_t *gpu_atomic_word(const kiln_view &v, int64_t i0, int64_t i1, simt_at gpu_at)
+{
+    uint64_t *p = (uint64_t *)v.data + i0 * v.stride[0] + i1 * v.stride[1];
+    simt_atomic_access(&v, p, sizeof *p, i0 >= 0 && i0 < v.size[0] && i1 >= 0 && i1 < v.size[1], gpu_at);
+    return p;
+}
+GPU_FN uint64_t gpu_atomic_load(const kiln_view &v, int64_t i0, int64_t i1 GPU_AT)
+{
+    return __atomic_load_n(gpu_atomic_word(v, i0, i1, gpu_at), __ATOMIC_RELAXED);
+}
+GPU_FN void gpu_atomic_store(const kiln_view &v, int64_t i0, int64_t i1, uint64_t x GPU_AT)
+{
+    __atomic_store_n(gpu_atomic_word(v, i0, i1, gpu_at), x, __ATOMIC_RELAXED);
+}
+GPU_FN void gpu_pause(GPU_HERE)
+{
+    simt_pause(gpu_at);
 }
 
 GPU_FN float gpu_exp2(float x)

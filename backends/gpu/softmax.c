@@ -3,8 +3,8 @@
  * softmax.c: the methods of softmax on GPUs: which kernel of softmax.gpu.cpp a problem gets, and its launches.
  *
  * Rows of one length go to as many threads as keep a row on the chip: a part of a wave up to 512 bytes, a wave up to 2 KB, a
- * block beyond. Rows that are so long or so few that one block each would leave the device idle are shared by several
- * (`split`): by the length alone under BATCH_INVARIANT.
+ * block beyond. Rows that are so long that a block cannot keep one, or so few that one block each would leave the device idle,
+ * are shared by several (`split`): by the length alone under BATCH_INVARIANT.
  */
 #include "gpu_host.h"
 
@@ -19,8 +19,7 @@
     X(softmax_online_##name##_256)                                                                                     \
     X(softmax_online_##name##_512)                                                                                     \
     X(softmax_online_##name##_long)                                                                                    \
-    X(softmax_split_reduce_##name)                                                                                     \
-    X(softmax_split_write_##name)                                                                                      \
+    X(softmax_split_##name)                                                                                            \
     X(softmax_backward_##name##_8)                                                                                     \
     X(softmax_backward_##name##_32) X(softmax_backward_##name##_128) X(softmax_backward_##name##_512)
 #define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
@@ -34,7 +33,7 @@ DECLARE(softmax_backward_mixed_256)
 /* The kernels of one element type; `row`: for longer and longer rows. */
 enum { ROW_KERNELS = 7 };
 typedef struct softmax_kernels {
-    const gpu_kernel *row[ROW_KERNELS], *reduce, *write, *backward[4];
+    const gpu_kernel *row[ROW_KERNELS], *split, *backward[4];
 } softmax_kernels;
 
 static const softmax_kernels *kernels_of(int32_t type)
@@ -45,7 +44,7 @@ static const softmax_kernels *kernels_of(int32_t type)
          &GPU_INFO(softmax_online_##name##_32_8), &GPU_INFO(softmax_online_##name##_128),                              \
          &GPU_INFO(softmax_online_##name##_256),  &GPU_INFO(softmax_online_##name##_512),                              \
          &GPU_INFO(softmax_online_##name##_long)},                                                                     \
-            &GPU_INFO(softmax_split_reduce_##name), &GPU_INFO(softmax_split_write_##name),                             \
+            &GPU_INFO(softmax_split_##name),                                                                           \
         {                                                                                                              \
             &GPU_INFO(softmax_backward_##name##_8), &GPU_INFO(softmax_backward_##name##_32),                           \
                 &GPU_INFO(softmax_backward_##name##_128), &GPU_INFO(softmax_backward_##name##_512)                     \
@@ -76,7 +75,7 @@ static const gpu_kernel *fitting(const gpu_device *device, const gpu_kernel *con
 
 /* ------------------------------------------------------------------------------------------------ arguments */
 
-enum { INNER_AXES = 3 }; /* outer axes that a launch covers; the host walks over the others */
+enum { INNER_AXES = 3, SPLIT_WORDS = 256 }; /* outer axes that a launch covers; the host walks over the others */
 
 static kiln_view view_of(const kiln_softmax_problem *p, const kiln_rows *rows, bool row_value)
 {
@@ -142,9 +141,9 @@ static int32_t head_of(const gpu_softmax_args *a)
     return (int32_t)(a->invariant || head[0] != head[1] ? a->x.size[3] : head[0]);
 }
 
-/* Launches `kernel` (then `second`, if given) for all rows, with `a->splits` items a row, or tile_q rows an item. */
+/* Launches `kernel` for all rows, tile_q an item, or a piece an item where rows are split. */
 static kiln_status launch_rows(const gpu_device *device, const kiln_softmax_problem *p, gpu_softmax_args *a,
-                               const gpu_kernel *kernel, const gpu_kernel *second, kiln_stream stream)
+                               const gpu_kernel *kernel, kiln_stream stream)
 {
     const int64_t launches = a->rows ? p->rows / a->rows : 0;
     kiln_status status = KILN_OK;
@@ -154,9 +153,10 @@ static kiln_status launch_rows(const gpu_device *device, const kiln_softmax_prob
     for (int64_t i = 0; i < launches && status == KILN_OK; i++) {
         move_to(a, p, i);
         a->head = head_of(a);
-        status = gpu_launch(device, kernel, a, gpu_max_blocks(p->max_sms), stream);
-        if (status == KILN_OK && second)
-            status = gpu_launch(device, second, a, gpu_max_blocks(p->max_sms), stream);
+        if (a->splits) /* tickets and words */
+            status = gpu_fill(device, a->ticket, 0, SPLIT_WORDS + (size_t)(a->rows * a->splits) * 8, stream);
+        if (status == KILN_OK)
+            status = gpu_launch(device, kernel, a, gpu_max_blocks(p->max_sms), stream);
     }
     return status;
 }
@@ -204,7 +204,7 @@ static kiln_status three_pass_run(const gpu_device *device, const kiln_problem *
 {
     (void)workspace;
     gpu_softmax_args a = args_of(&problem->softmax);
-    return launch_rows(device, &problem->softmax, &a, three_pass_of(&problem->softmax), NULL, stream);
+    return launch_rows(device, &problem->softmax, &a, three_pass_of(&problem->softmax), stream);
 }
 
 static void three_pass_numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
@@ -216,21 +216,26 @@ static void three_pass_numerics(const gpu_device *device, const kiln_problem *pr
         numerics->tile = chain;
 }
 
-/* Columns of a piece if several blocks share a row, else 0. Pieces begin on multiples of 16 bytes from the row's begin. */
-static int64_t split_columns(const gpu_device *device, const kiln_softmax_problem *p)
-{
-    const int64_t bytes = p->n * element_size(p->x.type), whole = 16 << 20, piece = 64 << 10;
-    const bool few = !(p->flags & KILN_FLAG_BATCH_INVARIANT) && p->rows < device->units && bytes > 2 * piece;
-    if (!few && bytes <= whole)
-        return 0;
-    int64_t splits = ceil_divide(bytes, piece);
-    splits = splits < 1024 ? splits : 1024;
-    return ceil_divide(ceil_divide(p->n, splits), 64) * 64;
-}
-
 static const gpu_kernel *online_of(const gpu_device *device, const kiln_softmax_problem *p)
 {
     return fitting(device, kernels_of(p->x.type)->row, ROW_KERNELS, p->n);
+}
+
+/* Pieces of a row if several blocks share it, else 0. */
+static int32_t splits_of(const gpu_device *device, const kiln_softmax_problem *p)
+{
+    const bool few = !(p->flags & KILN_FLAG_BATCH_INVARIANT) && p->rows < device->units &&
+                     p->n * element_size(p->x.type) > 128 << 10;
+    if (!few && p->n <= online_of(device, p)->tile_k)
+        return 0;
+    return (int32_t)ceil_divide(p->n, kernels_of(p->x.type)->split->tile_k);
+}
+
+/* Blocks that the device holds at once. */
+static int64_t resident(const gpu_device *device, const gpu_kernel *kernel)
+{
+    const int64_t fit = device->shared_per_unit / (kernel->shared_bytes ? kernel->shared_bytes : 1);
+    return (int64_t)device->units * (fit < 1 ? 1 : fit < kernel->blocks_per_unit ? fit : kernel->blocks_per_unit);
 }
 
 static bool online_supports(const gpu_device *device, const kiln_problem *problem, char *why, size_t cap)
@@ -244,46 +249,43 @@ static bool online_supports(const gpu_device *device, const kiln_problem *proble
 
 static size_t online_workspace(const gpu_device *device, const kiln_problem *problem)
 {
-    const kiln_softmax_problem *p = &problem->softmax;
-    const int64_t columns = split_columns(device, p);
-    const gpu_softmax_args a = args_of(p);
-    return columns ? (size_t)(a.rows * ceil_divide(p->n, columns)) * 2 * sizeof(float) : 0;
+    const int32_t splits = splits_of(device, &problem->softmax);
+    return splits ? SPLIT_WORDS + (size_t)(args_of(&problem->softmax).rows * splits) * 2 * sizeof(int64_t) : 0;
 }
 
 static const gpu_kernel *online_kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
 {
     const kiln_softmax_problem *p = &problem->softmax;
-    const softmax_kernels *k = kernels_of(p->x.type);
-    if (split_columns(device, p))
-        return i == 0 ? k->reduce : i == 1 ? k->write : NULL;
-    return i == 0 ? online_of(device, p) : NULL;
+    return i > 0 ? NULL : splits_of(device, p) ? kernels_of(p->x.type)->split : online_of(device, p);
 }
 
 static kiln_status online_run(const gpu_device *device, const kiln_problem *problem, void *workspace,
                               kiln_stream stream)
 {
     const kiln_softmax_problem *p = &problem->softmax;
-    const softmax_kernels *k = kernels_of(p->x.type);
+    const gpu_kernel *kernel = online_kernel(device, problem, 0);
     gpu_softmax_args a = args_of(p);
-    a.chunk = split_columns(device, p);
-    if (!a.chunk) { /* blocks walk over the rows: as many as the device holds at once */
-        const gpu_kernel *kernel = online_of(device, p);
-        a.walk = (int64_t)device->units * kernel->blocks_per_unit;
-        return launch_rows(device, p, &a, kernel, NULL, stream);
+    a.splits = splits_of(device, p);
+    a.walk = resident(device, kernel); /* blocks walk over the rows, or take pieces */
+    if (a.splits) {
+        const int64_t pieces = a.rows * a.splits, blocks = p->max_sms && p->max_sms < a.walk ? p->max_sms : a.walk;
+        char *words = (char *)workspace + SPLIT_WORDS;
+        a.ticket = workspace;
+        a.partial = (kiln_view){words, KILN_INT64, {a.rows, a.splits, 1, 1}, {a.splits, 1, 0, 0}};
+        a.forgotten = (kiln_view){words + 8 * pieces, KILN_INT64, {1, 1, 1, pieces}, {0, 0, 0, 1}};
+        a.patience = a.splits <= 2 * blocks ? 64 : 1; /* a block holds two that are published */
     }
-    a.splits = (int32_t)ceil_divide(p->n, a.chunk);
-    a.partial = (kiln_view){workspace, KILN_FLOAT32, {a.rows, a.splits, 2, 1}, {2 * (int64_t)a.splits, 2, 1, 0}};
-    return launch_rows(device, p, &a, k->reduce, k->write, stream);
+    return launch_rows(device, p, &a, kernel, stream);
 }
 
 static void online_numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
 {
     const kiln_softmax_problem *p = &problem->softmax;
-    const int64_t columns = split_columns(device, p);
-    const gpu_kernel *kernel = online_of(device, p);
-    numerics_of(columns ? columns : p->n, columns ? 256 : kernel->threads / kernel->tile_q, numerics);
-    if (columns) { /* then the pieces, one by one */
-        const int64_t root = (int64_t)sqrt((double)p->n), chain = numerics->tile + ceil_divide(p->n, columns);
+    const gpu_kernel *kernel = online_kernel(device, problem, 0);
+    const int32_t splits = splits_of(device, p);
+    numerics_of(splits ? kernel->tile_k : p->n, kernel->threads / kernel->tile_q, numerics);
+    if (splits) { /* then the pieces, in a thread and a tree */
+        const int64_t root = (int64_t)sqrt((double)p->n), chain = numerics->tile + splits / kernel->threads + 10;
         numerics->tile = root > chain ? root : chain;
     }
 }
@@ -329,7 +331,7 @@ static kiln_status backward_run(const gpu_device *device, const kiln_problem *pr
 {
     (void)workspace;
     gpu_softmax_args a = args_of(&problem->softmax);
-    return launch_rows(device, &problem->softmax, &a, backward_of(device, &problem->softmax), NULL, stream);
+    return launch_rows(device, &problem->softmax, &a, backward_of(device, &problem->softmax), stream);
 }
 
 static void backward_numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)

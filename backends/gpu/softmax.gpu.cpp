@@ -9,7 +9,9 @@
 // registers, which wait for it where it is issued, so nothing is gained by issuing it early.
 #if GPU_WAVE == 32
 #define ON_CHIP(vecs, chunks, ahead) vecs, chunks, ahead
+#define SPLIT                        256, 8
 #else
+#define SPLIT                        512, 2
 #define ON_CHIP(vecs, chunks, ahead) vecs, (chunks > 3 ? 3 : chunks), 0
 #endif
 
@@ -21,8 +23,7 @@
     GPU_KERNEL(softmax_online_##NAME##_256, softmax_online<E, 256, ON_CHIP(4, 1, 2)>)     \
     GPU_KERNEL(softmax_online_##NAME##_512, softmax_online<E, 512, ON_CHIP(2, 2, 4)>)     \
     GPU_KERNEL(softmax_online_##NAME##_long, softmax_online<E, 512, ON_CHIP(2, 8, 4)>)    \
-    GPU_KERNEL(softmax_split_reduce_##NAME, softmax_split_reduce<E, 256, 4>)     \
-    GPU_KERNEL(softmax_split_write_##NAME, softmax_split_write<E, 256, 4>)       \
+    GPU_KERNEL(softmax_split_##NAME, softmax_split<E, SPLIT>)                    \
     GPU_KERNEL(softmax_backward_##NAME##_8, softmax_backward<E, 8, 2>)           \
     GPU_KERNEL(softmax_backward_##NAME##_32, softmax_backward<E, 32, 2>)         \
     GPU_KERNEL(softmax_backward_##NAME##_128, softmax_backward<E, 128, 2>)       \

@@ -245,18 +245,26 @@ struct softmax_writer {
     {
         return log ? x * weight.scale - weight.m - factor : weight(x) * factor;
     }
-    template <int V> GPU_FN gpu_vec<float, V> operator()(const gpu_vec<float, V> &x) const
+    GPU_FN bool is_plain() const // so that the choice stands outside of loops
+    {
+        return !log && !weight.far;
+    }
+    template <int V> GPU_FN gpu_vec<float, V> plain(const gpu_vec<float, V> &x) const
     {
         gpu_vec<float, V> y;
-        if (!log && !weight.far) {
 #pragma unroll
-            for (int e = 0; e < V; e++)
-                y[e] = weight.near(x[e]) * factor;
-        } else {
+        for (int e = 0; e < V; e++)
+            y[e] = weight.near(x[e]) * factor;
+        return y;
+    }
+    template <int V> GPU_FN gpu_vec<float, V> operator()(const gpu_vec<float, V> &x) const
+    {
+        if (is_plain())
+            return plain(x);
+        gpu_vec<float, V> y;
 #pragma unroll
-            for (int e = 0; e < V; e++)
-                y[e] = (*this)(x[e]);
-        }
+        for (int e = 0; e < V; e++)
+            y[e] = (*this)(x[e]);
         return y;
     }
 };

@@ -124,7 +124,7 @@ static void *work(void *launch_pointer)
     while (!fault && !__atomic_load_n(&l->stop, __ATOMIC_RELAXED) &&
            (place = __atomic_fetch_add(&l->next, 1, __ATOMIC_RELAXED)) < l->blocks)
         if (!run_block(m, l->order[place]))
-            fault = m->fault, fault_place = place;
+            fault = m->fault, fault_place = m->abandoned ? INT32_MAX : place;
     pthread_mutex_lock(&lock);
     if (fault)
         __atomic_store_n(&l->stop, 1, __ATOMIC_RELAXED);

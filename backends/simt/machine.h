@@ -85,8 +85,12 @@ void simt_shared_count(const void *p, int bytes, bool write, simt_at at);
  * indices for the report. */
 void simt_global_access(const kiln_view *view, const void *p, int bytes, int align, int element, bool write,
                         bool inside, const int64_t *index, int indices, simt_at at);
-/* A word of global memory that several blocks may change at once. */
-void simt_atomic_access(const void *p, int bytes, simt_at at);
+/* A word of global memory that several blocks may change at once: of the tensor that `view` describes (`inside`: whether it
+ * is), or, where that is NULL, of memory that is no tensor. */
+void simt_atomic_access(const kiln_view *view, const void *p, int bytes, bool inside, simt_at at);
+/* The block waits for another one: its host thread lets others run; it ends where the launch has a fault already, and is one
+ * where no other block ever comes. */
+void simt_pause(simt_at at);
 
 /* Starts the copy of `bytes` bytes, of which the first `valid` are read; zeros follow. Both ends have been judged. */
 void simt_copy_async(void *to, const void *from, int bytes, int valid, simt_at at);

@@ -6,6 +6,7 @@
  */
 #include "state.h"
 
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,16 @@ void simt_fault(simt_at at, const char *format, ...)
     void *lost;
     fiber_switch(&lost, m->scheduler); /* this block never goes on */
     abort();
+}
+
+void simt_pause(simt_at at)
+{
+    enum { PATIENCE = 1 << 20 };
+    simt_machine *m = this_machine();
+    sched_yield();
+    m->abandoned = __atomic_load_n(&m->launch->stop, __ATOMIC_RELAXED) != 0;
+    if (m->abandoned || ++m->pauses > PATIENCE)
+        simt_fault(at, "waits for what no other block writes");
 }
 
 static bool same_operation(const simt_operation *a, const simt_operation *b)
@@ -226,6 +237,7 @@ bool run_block(simt_machine *m, int32_t block)
     int32_t order[SIMT_MAX_THREADS / 32];
     m->block = block;
     m->fault[0] = 0;
+    m->abandoned = false, m->pauses = 0;
     m->random = m->launch->seed ^ (uint64_t)block * 0xd1342543de82ef95u;
     m->block_epoch = 0;
     memset(m->wave_epoch, 0, sizeof m->wave_epoch);

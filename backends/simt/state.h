@@ -123,6 +123,8 @@ struct simt_machine {
     int64_t conflicts[LOCATIONS];
     simt_counters count;
     char fault[512]; /* not empty: the block has ended with it */
+    bool abandoned;  /* it waited for a block that has a fault, and has none of its own */
+    int32_t pauses;
     struct simt_machine *next_free;
 };
 

@@ -185,9 +185,17 @@ void simt_global_access(const kiln_view *view, const void *p, int bytes, int ali
     }
 }
 
-void simt_atomic_access(const void *p, int bytes, simt_at at)
+void simt_atomic_access(const kiln_view *view, const void *p, int bytes, bool inside, simt_at at)
 {
-    if ((uintptr_t)p % (uintptr_t)bytes)
+    simt_machine *m = this_machine();
+    const uintptr_t address = (uintptr_t)p;
+    if (view) {
+        const int number = tensor_number(m->launch, view, address);
+        const tensor *t = number < 0 ? NULL : &m->launch->tensors[number];
+        if (!inside || !t || address < t->begin || address + (uintptr_t)bytes > t->end)
+            simt_fault(at, "atomic access outside tensor %s", t ? t->name : "(no argument)");
+    }
+    if (address % (uintptr_t)bytes)
         simt_fault(at, "misaligned atomic access");
-    this_machine()->count.atomics++;
+    m->count.atomics++;
 }

@@ -15,6 +15,7 @@
 inline void simt_tensors_of(const gpu_softmax_args &a)
 {
     SIMT_VIEW(x), SIMT_VIEW(y), SIMT_VIEW(lse), SIMT_VIEW(dy), SIMT_VIEW(dx), SIMT_VIEW(partial);
+    SIMT_VIEW(forgotten);
 }
 
 inline void simt_tensors_of(const kiln_attention_problem &a)

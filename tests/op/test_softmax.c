@@ -29,6 +29,12 @@ static const softmax_case cases[] = {
     {.rank = 2, .shape = {37, 5000}, .poison = true, .log = true}, {.rank = 2, .shape = {37, 5000}, .in_place = true, .type = F16}, {.rank = 2, .shape = {37, 5000}, .spread = 60, .out_type = B16}, {.rank = 3, .shape = {3, 13, 2500}, .in_strides = STRIDES_INNER_STRIDE, .out_strides = STRIDES_SEQ_FIRST},
     {.rank = 2, .shape = {40, 70}, .poison = true, .type = B16}, {.rank = 2, .shape = {40, 64}, .type = B16, .spread = 60}, {.rank = 2, .shape = {40, 64}, .no_y = true}, {.rank = 3, .shape = {7, 5, 48}, .in_strides = STRIDES_SEQ_FIRST, .type = B16},
     {.rank = 2, .shape = {61, 1}, .poison = true, .log = true}, {.rank = 2, .shape = {61, 1}, .poison = true, .type = B16, .scale = -2}, {.rank = 2, .shape = {61, 1}, .type = F16, .in_place = true}, {.rank = 2, .shape = {61, 1}, .log = true, .no_y = true, .out_type = F32},
+    /* Rows that several blocks share: around the borders of their pieces (of 4096, 8192 or 16384 columns). */
+    {.rank = 2, .shape = {1, 40959}}, {.rank = 1, .shape = {40960}}, {.rank = 2, .shape = {2, 40961}, .in_strides = STRIDES_PADDED}, {.rank = 2, .shape = {2, 81919}, .type = B16}, {.rank = 2, .shape = {2, 81920}, .type = F16}, {.rank = 2, .shape = {3, 81921}, .type = B16},
+    {.rank = 2, .shape = {3, 81923}, .type = B16, .in_strides = STRIDES_PADDED, .out_strides = STRIDES_PADDED}, {.rank = 2, .shape = {3, 40961}, .in_strides = STRIDES_PADDED, .out_strides = STRIDES_BYTE_OFFSET}, {.rank = 3, .shape = {2, 2, 40962}, .in_strides = STRIDES_SEQ_FIRST, .out_strides = STRIDES_BROADCAST}, {.rank = 3, .shape = {2, 2, 40962}, .in_strides = STRIDES_BROADCAST},
+    {.rank = 6, .shape = {2, 1, 2, 1, 2, 40001}}, {.rank = 2, .shape = {12, 40961}, .poison = true}, {.rank = 2, .shape = {6, 40961}, .poison = true, .log = true}, {.rank = 2, .shape = {6, 81921}, .poison = true, .type = B16, .scale = -2}, {.rank = 2, .shape = {3, 40963}, .in_place = true}, {.rank = 2, .shape = {3, 81927}, .in_place = true, .type = F16, .log = true, .in_strides = STRIDES_PADDED},
+    {.rank = 2, .shape = {3, 40961}, .no_y = true}, {.rank = 2, .shape = {3, 40961}, .no_lse = true, .spread = 1e4}, {.rank = 2, .shape = {3, 81921}, .spread = 60, .type = F16}, {.rank = 2, .shape = {3, 40961}, .max_sms = 1}, {.rank = 2, .shape = {3, 40961}, .max_sms = 3, .scale = 0.25f}, {.rank = 2, .shape = {2, 40961}, .invariant = true}, {.rank = 2, .shape = {3, 300001}, .spread = 60},
+    {.rank = 2, .shape = {130, 16385}}, {.rank = 2, .shape = {130, 33000}, .type = B16}, {.rank = 2, .shape = {130, 32769}, .type = F16, .invariant = true},
     {.rank = 2, .shape = {0, 70}}, {.rank = 2, .shape = {9, 0}}, {.rank = 3, .shape = {3, 0, 0}}, {.rank = 1, .shape = {0}}, {.rank = 2, .shape = {9, 0}, .log = true, .no_y = true},
 };
 /* clang-format on */
@@ -76,7 +82,7 @@ END_TEST
 START_TEST(equal_bits)
 {
     static const softmax_case shapes[] = {{.rank = 2, .shape = {37, 999}},
-                                          {.rank = 2, .shape = {1, 100003}, .type = F16},
+                                          {.rank = 2, .shape = {3, 100003}, .type = F16},
                                           {.rank = 3, .shape = {3, 5, 77}, .in_strides = STRIDES_TRANSPOSED}};
     const char *algorithm = test_softmax_algorithms[_i % TEST_SOFTMAX_ALGORITHMS];
     test_softmax *s = test_softmax_new(KILN_OP_SOFTMAX_FORWARD, &shapes[_i / TEST_SOFTMAX_ALGORITHMS]);

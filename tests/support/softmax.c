@@ -12,12 +12,12 @@ static void describe(const test_softmax *s)
     char shape[128] = "";
     for (int i = 0; i < s->c.rank; i++)
         snprintf(shape + strlen(shape), sizeof shape - strlen(shape), i ? "x%lld" : "%lld", (long long)s->c.shape[i]);
-    test_label("softmax_%s %s type=%d out=%d strides=%s,%s scale=%g%s%s%s%s%s spread=%g seed=%llu",
+    test_label("softmax_%s %s type=%d out=%d strides=%s,%s scale=%g%s%s%s%s%s%s spread=%g seed=%llu",
                s->op == KILN_OP_SOFTMAX_FORWARD ? "forward" : "backward", shape, s->c.type, s->c.out_type,
                test_strides_name[s->c.in_strides], test_strides_name[s->c.out_strides], (double)s->c.scale,
                s->c.log ? " log" : "", s->c.no_lse ? " no_lse" : "", s->c.no_y ? " no_y" : "",
-               s->c.in_place ? " in_place" : "", s->c.poison ? " poison" : "", s->c.spread,
-               (unsigned long long)s->c.seed);
+               s->c.in_place ? " in_place" : "", s->c.poison ? " poison" : "", s->c.invariant ? " invariant" : "",
+               s->c.spread, (unsigned long long)s->c.seed);
 }
 
 static double draw(const softmax_case *c, int64_t row, int64_t j)
@@ -105,7 +105,7 @@ kiln_status test_softmax_run(test_softmax *s, kiln_context *context, const char 
 {
     const softmax_case *c = &s->c;
     bool forward = s->op == KILN_OP_SOFTMAX_FORWARD;
-    uint64_t flags = c->log ? KILN_FLAG_LOG : 0;
+    uint64_t flags = (c->log ? KILN_FLAG_LOG : 0) | (c->invariant ? KILN_FLAG_BATCH_INVARIANT : 0);
     kiln_softmax_forward_args fwd[2];
     kiln_softmax_backward_args bwd[2];
     for (int host = 0; host < 2; host++) { /* [0] device memory, [1] images, for the oracle */

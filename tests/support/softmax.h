@@ -11,7 +11,7 @@ typedef struct softmax_case {
     int32_t type, out_type; /* of x (backward: y, dy) and of y (dx); 0 = fp32, and type */
     test_strides in_strides, out_strides;
     float scale;
-    bool log, no_lse, no_y, in_place;
+    bool log, no_lse, no_y, in_place, invariant;
     int32_t max_sms;
     uint64_t seed;
     double spread; /* standard deviation of the input; 0 = 1 */
