@@ -30,22 +30,21 @@ template <class E, int T, int VECS> struct softmax_split {
     };
     static constexpr int blocks = 220 * 1024 / (int)sizeof(shared);
 
-    // What a ticket stands for; without columns if the tickets are used up. Found out once, for all that is done with it.
+    // What a ticket stands for. Slots lie as in the whole row, so the first piece has the columns before them too, and the last
+    // one those after them.
     struct piece {
         int64_t row;
-        int split, begin; // begin: its first column; split < 0: there is none
-        softmax_slots<const E> x;
-        gpu_rows<const E> mine; // from my first slot on
+        int split, begin, head; // split < 0: the tickets were used up; begin: its first column in the row
+        gpu_rows<const E> x;
         GPU_FN bool any() const
         {
             return split >= 0;
         }
-        GPU_FN bool has(int i) const // whether slot i·T + my number is in it
+        GPU_FN softmax_slots<const E> slots() const
         {
-            return i * T + gpu_thread() < x.body;
+            return softmax_slots<const E>(x, head);
         }
     };
-    // Slots lie as in the whole row, so the first piece has the columns before them too, and the last one those after them.
     static GPU_FN piece piece_of(const args &a, int64_t ticket)
     {
         int64_t row = 0;
@@ -60,27 +59,42 @@ template <class E, int T, int VECS> struct softmax_split {
         if (head < 0)
             head = kiln_view_present(&a.y) ? softmax_head(x, softmax_row<E>(a.y, row, any), a.invariant)
                                            : softmax_head(x, x, a.invariant);
-        const bool by_elements = head >= x.cols;
-        const int64_t first = by_elements ? 0 : head;
-        int64_t begin = split ? first + (int64_t)split * tile_k : 0,
-                end = split == a.splits - 1 ? x.cols : first + (int64_t)(split + 1) * tile_k;
-        begin = begin < x.cols ? begin : x.cols, end = end < x.cols ? end : x.cols;
+        const uint32_t cols = (uint32_t)x.cols, first = head < x.cols ? (uint32_t)head : 0; // else by elements
+        uint32_t begin = split ? first + (uint32_t)split * tile_k : 0, end = first + (uint32_t)(split + 1) * tile_k;
+        begin = begin < cols ? begin : cols;
+        end = end < cols && split < a.splits - 1 ? end : cols;
         x.data += begin, x.cols = (int)(end - begin);
-        piece p = {row, any ? split : -1, (int)begin,
-                   softmax_slots<const E>(x, by_elements ? x.cols
-                                             : split     ? 0
-                                                         : head),
-                   x};
-        p.mine.data += p.x.head + gpu_thread() * V, p.mine.cols -= p.x.head + gpu_thread() * V;
-        return p;
+        return {row, any ? split : -1, (int)begin, head < (int)cols ? split ? 0 : head : x.cols, x};
     }
 
+    // Calls full(mine), where I have all VECS slots, else each(mine, i) for those that I have. mine: the row from my first
+    // slot on; slot i is at its column i·T·V.
+    template <class X, class FULL, class EACH>
+    static GPU_FN void slots_of(const softmax_slots<X> &slots, FULL full, EACH each)
+    {
+        const int left = slots.body - gpu_thread();
+        gpu_rows<X> mine = slots.row;
+        mine.data += slots.head + gpu_thread() * V, mine.cols -= slots.head + gpu_thread() * V;
+        if (left > (VECS - 1) * T)
+            full(mine);
+        else
+#pragma unroll 1
+            for (int i = 0; i * T < left; i++)
+                each(mine, i);
+    }
     static GPU_FN void fetch(shared &s, const piece &p, int slot)
     {
+        const auto one = [&](const gpu_rows<const E> &mine, int i) {
+            gpu_copy_piece(s.ring, slot * VECS + i, gpu_thread() * 4, mine, 0, i * T * V);
+        };
+        slots_of(
+            p.slots(),
+            [&](const gpu_rows<const E> &mine) {
 #pragma unroll
-        for (int i = 0; i < VECS; i++)
-            if (p.has(i))
-                gpu_copy_piece(s.ring, slot * VECS + i, gpu_thread() * 4, p.mine, 0, i * T * V);
+                for (int i = 0; i < VECS; i++)
+                    one(mine, i);
+            },
+            one);
         gpu_copy_commit();
     }
     static GPU_FN gpu_packed fetched(shared &s, int slot, int i)
@@ -90,16 +104,24 @@ template <class E, int T, int VECS> struct softmax_split {
 
     static GPU_FN softmax_state state_of(const args &a, shared &s, const piece &p, int slot)
     { // of what this thread has
-        const gpu_packed lowest = softmax_lowest<E>(a.scale);
+        const auto x = p.slots();
         softmax_state me;
-        gpu_packed v[VECS];
+        slots_of(
+            x,
+            [&](const gpu_rows<const E> &) {
+                gpu_packed v[VECS];
 #pragma unroll
-        for (int i = 0; i < VECS; i++)
-            v[i] = p.has(i) ? fetched(s, slot, i) : lowest;
-        me.add<E>(v, a.scale);
+                for (int i = 0; i < VECS; i++)
+                    v[i] = fetched(s, slot, i);
+                me.add<E>(v, a.scale);
+            },
+            [&](const gpu_rows<const E> &, int i) {
+                gpu_packed v[1] = {fetched(s, slot, i)};
+                me.add<E>(v, a.scale);
+            });
 #pragma unroll 1
-        for (int i = gpu_thread(); i < p.x.edges; i += T)
-            me.add(gpu_to_float(p.x.get(p.x.edge(i))), a.scale);
+        for (int i = gpu_thread(); i < x.edges; i += T)
+            me.add(gpu_to_float(x.get(x.edge(i))), a.scale);
         return me;
     }
     static GPU_FN void publish(const args &a, const piece &p, const softmax_state &me)
@@ -141,29 +163,33 @@ template <class E, int T, int VECS> struct softmax_split {
         if (!kiln_view_present(&a.y))
             return;
         gpu_rows<E> row = softmax_row<E>(a.y, p.row, true);
-        row.data += p.begin, row.cols -= p.begin;
-        const softmax_slots<E> y(row, p.x.head);
-        row.data += p.x.head + gpu_thread() * V, row.cols -= p.x.head + gpu_thread() * V; // from my first slot on
+        row.data += p.begin, row.cols = p.x.cols;
+        const softmax_slots<const E> x = p.slots();
+        const softmax_slots<E> y(row, p.head);
         const softmax_writer writer(all, a.scale, a.log);
-        if (writer.is_plain()) {
-            gpu_packed v[VECS];
+        const auto one = [&](const gpu_rows<E> &mine, int i) {
+            gpu_store_stream<V>(mine, 0, i * T * V, gpu_from_floats<E>(writer(gpu_unpack<E>(fetched(s, slot, i)))));
+        };
+        slots_of(
+            y,
+            [&](const gpu_rows<E> &mine) {
+                if (writer.is_plain()) {
+                    gpu_packed v[VECS];
 #pragma unroll
-            for (int i = 0; i < VECS; i++)
-                if (p.has(i))
-                    v[i] = fetched(s, slot, i);
+                    for (int i = 0; i < VECS; i++)
+                        v[i] = fetched(s, slot, i);
 #pragma unroll
-            for (int i = 0; i < VECS; i++)
-                if (p.has(i))
-                    gpu_store_stream<V>(row, 0, i * T * V, gpu_from_floats<E>(writer.plain(gpu_unpack<E>(v[i]))));
-        } else
+                    for (int i = 0; i < VECS; i++)
+                        gpu_store_stream<V>(mine, 0, i * T * V, gpu_from_floats<E>(writer.plain(gpu_unpack<E>(v[i]))));
+                } else
 #pragma unroll 1
-            for (int i = 0; i < VECS; i++)
-                if (p.has(i))
-                    gpu_store_stream<V>(row, 0, i * T * V,
-                                        gpu_from_floats<E>(writer(gpu_unpack<E>(fetched(s, slot, i)))));
+                    for (int i = 0; i < VECS; i++)
+                        one(mine, i);
+            },
+            one);
 #pragma unroll 1
-        for (int i = gpu_thread(); i < p.x.edges; i += T)
-            y.put(p.x.edge(i), writer(gpu_to_float(p.x.get(p.x.edge(i)))));
+        for (int i = gpu_thread(); i < x.edges; i += T)
+            y.put(x.edge(i), writer(gpu_to_float(x.get(x.edge(i)))));
     }
 
     static GPU_FN void run(const args &a, shared &s, int64_t)
