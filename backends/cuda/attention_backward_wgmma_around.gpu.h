@@ -179,13 +179,14 @@ struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, RO
             gpu_move<16>(&x[i], sums + 128 * i);
         const auto &view = a.base.p.dq;
         const gpu_rows<E> out(gpu_rows<E>(view, s.q_batch, of.head).from(s.q_row + q0));
-        const float scale = wgmma_lowered<E>((float)p.softmax_scale), limit = gpu_overflow_of(view.type);
+        const float scale = wgmma_lowered<E>((float)p.softmax_scale);
         bool open = false;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int r = wave % (BM / 16) * 16 + lane / 4 + 8 * h;
-            open |= wgmma_store_row<E, COLS>(out, r, q0 + r < s.seqlen_q, wave / (BM / 16) * COLS, (int)view.size[3],
-                                             limit, [&](int i, int e) { return x[i][2 * h + e] * scale; });
+            const int r = wave % (BM / 16) * 16 + lane / 4 + 8 * h, col0 = wave / (BM / 16) * COLS;
+            open |= wgmma_store_row<E, COLS>(out.at(r, col0), q0 + r < s.seqlen_q, (int)view.size[3] - col0,
+                                             [&](int i, int e) { return x[i][2 * h + e] * scale; })
+                        .template overflows<E>();
         }
         if (gpu_block_any(open) && gpu_thread() == 0)
             for (int64_t row = q0; row < q0 + BM && row < s.seqlen_q; row += GPU_WGMMA_ROWS) // `again` counts downwards
