@@ -20,13 +20,12 @@
 
 template <class E, int T, int VECS> struct softmax_split {
     using args = gpu_softmax_args;
-    using group = softmax_group<T>;
-    static constexpr int V = softmax_slots<E>::V, RING = 3, threads = T, tile_q = 1,
+    static constexpr int V = softmax_slots<E>::V, RING = 3, WAVES = T / GPU_WAVE, threads = T, tile_q = 1,
                          tile_k = T * VECS * V; // columns of a piece
     struct shared {
         gpu_array<uint32_t, RING * VECS, T * 4> ring;
         gpu_array<int64_t, 1, 1> ticket;
-        typename group::shared group;
+        gpu_array<float, 2, 2 * WAVES> part;
     };
     static constexpr int blocks = 220 * 1024 / (int)sizeof(shared);
 
@@ -129,32 +128,47 @@ template <class E, int T, int VECS> struct softmax_split {
         gpu_atomic_store(a.partial, p.row, p.split,
                          (uint64_t) __builtin_bit_cast(uint32_t, me.l) << 32 | __builtin_bit_cast(uint32_t, me.m));
     }
-    // The state of the piece's row, once all pieces are published; false: not within a.patience looks.
-    static GPU_FN bool join(const args &a, shared &s, const piece &p, softmax_state &all)
+    // What this thread joins of the words of the piece's row, of which it has loaded `first`; false: some are not there yet.
+    static GPU_FN bool join(const args &a, const piece &p, uint64_t first, softmax_state &all)
     {
+        bool there = true;
 #pragma unroll 1
-        for (int look = 0; look < a.patience; look++) {
-            bool missing = false;
-            all = softmax_state();
-#pragma unroll 1
-            for (int i = gpu_thread(); i < a.splits; i += T) {
-                const uint64_t word = gpu_atomic_load(a.partial, p.row, i);
-                missing = missing || word == 0;
-                softmax_state one;
-                one.m = __builtin_bit_cast(float, (uint32_t)word);
-                one.l = __builtin_bit_cast(float, (uint32_t)(word >> 32));
-                const float top = gpu_max(all.m, one.m);
-                all.rebase(top), one.rebase(top);
-                all.l += one.l;
-            }
-            if (!gpu_block_any(missing)) {
-                all.template gather<group>(s.group);
-                return true;
-            }
-            if (gpu_thread() == 0)
-                gpu_pause();
+        for (int i = gpu_thread(); i < a.splits; i += T) {
+            const uint64_t word = i < T ? first : gpu_atomic_load(a.partial, p.row, i);
+            there = there && word != 0;
+            softmax_state one;
+            one.m = __builtin_bit_cast(float, (uint32_t)word);
+            one.l = __builtin_bit_cast(float, (uint32_t)(word >> 32));
+            const float top = gpu_max(all.m, one.m);
+            all.rebase(top), one.rebase(top);
+            all.l += one.l;
         }
-        return false;
+        return there;
+    }
+    // Both over all threads, by one exchange for both; and whether `any` holds for one of them.
+    static GPU_FN bool gather(shared &s, softmax_state &me, softmax_state &all, bool any)
+    {
+        float x[2] = {gpu_wave_max<GPU_WAVE>(me.m), gpu_wave_max<GPU_WAVE>(all.m)};
+        if (gpu_lane() == 0)
+            gpu_store<2>(s.part, 0, 2 * gpu_wave_id(), gpu_vec<float, 2>{x[0], x[1]});
+        any = gpu_block_any(any);
+#pragma unroll
+        for (int w = 0; w < WAVES; w++) {
+            const auto other = gpu_load<2>(s.part, 0, 2 * w);
+            x[0] = gpu_max(x[0], other[0]), x[1] = gpu_max(x[1], other[1]);
+        }
+        me.rebase(x[0]), all.rebase(x[1]);
+        me.l = gpu_wave_sum<GPU_WAVE>(me.l), all.l = gpu_wave_sum<GPU_WAVE>(all.l);
+        if (gpu_lane() == 0)
+            gpu_store<2>(s.part, 1, 2 * gpu_wave_id(), gpu_vec<float, 2>{me.l, all.l});
+        gpu_block_barrier();
+        me.l = all.l = 0;
+#pragma unroll
+        for (int w = 0; w < WAVES; w++) {
+            const auto other = gpu_load<2>(s.part, 1, 2 * w);
+            me.l += other[0], all.l += other[1];
+        }
+        return any;
     }
     static GPU_FN void write(const args &a, shared &s, const piece &p, int slot, const softmax_state &all)
     {
@@ -194,7 +208,8 @@ template <class E, int T, int VECS> struct softmax_split {
 
     static GPU_FN void run(const args &a, shared &s, int64_t)
     {
-        const piece none = piece_of(a, INT64_MAX);
+        piece none = {0, -1, 0, 0, gpu_rows<const E>(a.x, 0, 0)};
+        none.x.cols = 0;
         const bool many = a.rows * a.splits > gpu_blocks(); // else one for each block, which is not to take another's
         piece held = none, now = none, next = none;
         int64_t forgotten = -1; // the last one, which leads to those before
@@ -203,34 +218,49 @@ template <class E, int T, int VECS> struct softmax_split {
 #pragma unroll 1
         while (more || forgotten >= 0 || held.any() || now.any() || next.any()) {
             const bool takes = more && (many || now.any() || !next.any());
+            const bool writes = held.any() && (kiln_view_present(&a.y) || held.split == 0);
             int64_t ticket = 0;
             if (takes && gpu_thread() == 0)
                 ticket = (int64_t)gpu_atomic_add(a.ticket, (uint64_t)1);
             gpu_copy_wait_groups<1>();
-            softmax_state me;
-            if (now.any())
-                me = state_of(a, s, now, slot);
-            if (gpu_thread() == 0)
-                gpu_store<1>(s.ticket, 0, 0, gpu_vec<int64_t, 1>{ticket});
-            me.template gather<group>(s.group);
+            softmax_state all;
+            bool missing = false;
+            int look = 0;
+#pragma unroll 1
+            do { // all but the words is done at the first look
+                if (look > 0 && gpu_thread() == 0)
+                    gpu_pause();
+                uint64_t word = 0;
+                if (writes && gpu_thread() < a.splits)
+                    word = gpu_atomic_load(a.partial, held.row, gpu_thread());
+                softmax_state me;
+                if (look == 0 && now.any())
+                    me = state_of(a, s, now, slot);
+                if (look == 0 && gpu_thread() == 0)
+                    gpu_store<1>(s.ticket, 0, 0, gpu_vec<int64_t, 1>{ticket});
+                all = softmax_state();
+                missing = writes && !join(a, held, word, all);
+                if (look > 0)
+                    missing = gpu_block_any(missing);
+                if (look == 0 || !missing)
+                    missing = gather(s, me, all, missing);
+                if (look == 0 && now.any() && gpu_thread() == 0)
+                    publish(a, now, me);
+            } while (missing && ++look < a.patience);
+
             piece after = none;
             if (takes) {
                 after = piece_of(a, gpu_load<1>(s.ticket, 0, 0)[0]);
                 more = after.any();
             }
-            if (gpu_thread() == 0 && now.any())
-                publish(a, now, me);
             const int slot_held = slot == 0 ? RING - 1 : slot - 1;
-            if (held.any() && (kiln_view_present(&a.y) || held.split == 0)) {
-                softmax_state all;
-                if (join(a, s, held, all))
-                    write(a, s, held, slot_held, all);
-                else {
-                    const int64_t index = held.row * a.splits + held.split;
-                    if (gpu_thread() == 0)
-                        gpu_write<int64_t>(a.forgotten, 0, 0, 0, index, forgotten);
-                    forgotten = index;
-                }
+            if (writes && !missing)
+                write(a, s, held, slot_held, all);
+            if (missing) {
+                const int64_t index = held.row * a.splits + held.split;
+                if (gpu_thread() == 0)
+                    gpu_write<int64_t>(a.forgotten, 0, 0, 0, index, forgotten);
+                forgotten = index;
             }
             gpu_block_barrier(); // the ticket is read, what is forgotten is written down
             if (!more && forgotten >= 0) {

@@ -20,22 +20,32 @@ kiln_context *rows_context(int32_t device)
             return status_;                                                                                            \
     } while (0)
 
-kiln_status rows_new(known_rows *r, kiln_context *context)
+static kiln_status new_of(known_rows *r, kiln_context *context, int64_t rows, int64_t n)
 {
     kiln_device device = kiln_context_device(context);
     memset(r, 0, sizeof *r);
     r->context = context;
-    r->shape[0] = r->shape_lse[0] = ROWS;
-    r->shape[1] = ROWS_N;
-    RETURN_IF_NOT_OK(kiln_malloc(context, sizeof(float) * ROWS * ROWS_N, &r->x));
-    RETURN_IF_NOT_OK(kiln_malloc(context, sizeof(float) * ROWS * ROWS_N, &r->y));
-    RETURN_IF_NOT_OK(kiln_malloc(context, sizeof(float) * ROWS, &r->lse));
+    r->shape[0] = r->shape_lse[0] = rows;
+    r->shape[1] = n;
+    RETURN_IF_NOT_OK(kiln_malloc(context, sizeof(float) * (size_t)(rows * n), &r->x));
+    RETURN_IF_NOT_OK(kiln_malloc(context, sizeof(float) * (size_t)(rows * n), &r->y));
+    RETURN_IF_NOT_OK(kiln_malloc(context, sizeof(float) * (size_t)rows, &r->lse));
     r->tx = kiln_tensor_make(device, r->x, KILN_FLOAT32, 2, r->shape, NULL);
     r->ty = kiln_tensor_make(device, r->y, KILN_FLOAT32, 2, r->shape, NULL);
     r->tlse = kiln_tensor_make(device, r->lse, KILN_FLOAT32, 1, r->shape_lse, NULL);
     r->args = (kiln_softmax_forward_args){.struct_size = sizeof r->args, .x = &r->tx, .y = &r->ty, .lse = &r->tlse};
     RETURN_IF_NOT_OK(kiln_softmax_forward_workspace(context, &r->args, &r->bytes));
     return kiln_malloc(context, r->bytes, &r->workspace);
+}
+
+kiln_status rows_new(known_rows *r, kiln_context *context)
+{
+    return new_of(r, context, ROWS, ROWS_N);
+}
+
+kiln_status rows_new_long(known_rows *r, kiln_context *context)
+{
+    return new_of(r, context, 1, ROWS_LONG);
 }
 
 kiln_status rows_free(known_rows *r)
@@ -46,14 +56,17 @@ kiln_status rows_free(known_rows *r)
     return kiln_free(r->context, r->workspace);
 }
 
+enum { MOST = ROWS * ROWS_N > ROWS_LONG ? ROWS *ROWS_N : ROWS_LONG };
+
 kiln_status rows_set(known_rows *r, float value, kiln_stream stream)
 {
-    static _Thread_local float host[ROWS * ROWS_N];
-    for (int i = 0; i < ROWS * ROWS_N; i++)
+    static _Thread_local float host[MOST];
+    const int64_t count = r->shape[0] * r->shape[1];
+    for (int64_t i = 0; i < count; i++)
         host[i] = value;
-    RETURN_IF_NOT_OK(kiln_copy(r->context, r->x, host, sizeof(float) * ROWS * ROWS_N, stream));
-    RETURN_IF_NOT_OK(kiln_fill(r->context, r->y, 0xff, sizeof(float) * ROWS * ROWS_N, stream));
-    return kiln_fill(r->context, r->lse, 0xff, sizeof(float) * ROWS, stream);
+    RETURN_IF_NOT_OK(kiln_copy(r->context, r->x, host, sizeof(float) * (size_t)count, stream));
+    RETURN_IF_NOT_OK(kiln_fill(r->context, r->y, 0xff, sizeof(float) * (size_t)count, stream));
+    return kiln_fill(r->context, r->lse, 0xff, sizeof(float) * (size_t)r->shape[0], stream);
 }
 
 kiln_status rows_run(known_rows *r, kiln_stream stream)
@@ -63,12 +76,13 @@ kiln_status rows_run(known_rows *r, kiln_stream stream)
 
 bool rows_right(known_rows *r, float value, kiln_stream stream)
 {
-    static _Thread_local float y[ROWS * ROWS_N], lse[ROWS];
-    bool right = kiln_copy(r->context, y, r->y, sizeof y, stream) == KILN_OK &&
-                 kiln_copy(r->context, lse, r->lse, sizeof lse, stream) == KILN_OK;
-    for (int i = 0; i < ROWS * ROWS_N; i++)
-        right = right && fabsf(y[i] - 1.0f / ROWS_N) <= 1e-6f / ROWS_N;
-    for (int i = 0; i < ROWS; i++)
-        right = right && fabsf(lse[i] - (value + logf(ROWS_N))) <= 2e-6f * (fabsf(value) + 8);
+    static _Thread_local float y[MOST], lse[ROWS];
+    const int64_t rows = r->shape[0], n = r->shape[1];
+    bool right = kiln_copy(r->context, y, r->y, sizeof(float) * (size_t)(rows * n), stream) == KILN_OK &&
+                 kiln_copy(r->context, lse, r->lse, sizeof(float) * (size_t)rows, stream) == KILN_OK;
+    for (int64_t i = 0; i < rows * n; i++)
+        right = right && fabsf(y[i] - 1.0f / (float)n) <= 1e-6f / (float)n;
+    for (int64_t i = 0; i < rows; i++)
+        right = right && fabsf(lse[i] - (value + logf((float)n))) <= 2e-6f * (fabsf(value) + 8);
     return right;
 }

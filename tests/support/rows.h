@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * rows.h: a softmax whose result is known: ROWS rows of N equal values become 1/N each, with lse = value + ln N. What the
+ * rows.h: a softmax whose result is known: rows of N equal values become 1/N each, with lse = value + ln N. What the
  * tests of the host side run; whether kernels are right is judged by tests/op. Nothing here needs a running Check test: what
  * does not work comes back as a status.
  */
@@ -11,7 +11,7 @@
 
 #include <kiln/kiln.h>
 
-enum { ROWS = 37, ROWS_N = 640 };
+enum { ROWS = 37, ROWS_N = 640, ROWS_LONG = 40000 };
 
 typedef struct known_rows {
     kiln_context *context;
@@ -22,8 +22,10 @@ typedef struct known_rows {
     kiln_softmax_forward_args args;
 } known_rows;
 
-/* Device memory of one problem, fp32. After a failure too, rows_free() frees what there is. */
+/* Device memory of one problem, fp32: ROWS rows of ROWS_N, or one of ROWS_LONG, which GPUs split: it takes a workspace, whose
+ * counters the call clears. After a failure too, rows_free() frees what there is. */
 kiln_status rows_new(known_rows *r, kiln_context *context);
+kiln_status rows_new_long(known_rows *r, kiln_context *context);
 kiln_status rows_free(known_rows *r);
 /* x = value, y = NaN, in stream order. */
 kiln_status rows_set(known_rows *r, float value, kiln_stream stream);
