@@ -3,14 +3,14 @@
 // Against three_pass: the row is read from memory once instead of three times.
 //
 // T threads have a row: a part of a wave or a wave for short rows (butterflies only), the block for longer ones. They walk
-// over it in chunks of VECS slots of 16 bytes each, at most CHUNKS of which stay. What keeps the memory busy is the ring in
+// over it in chunks of VECS slots of 16 bytes each, at most CHUNKS, all of which stay. What keeps the memory busy is the ring in
 // shared memory: AHEAD chunks are always on their way, of this row or of the block's next ones (a block takes one row after
 // the other), each thread fetching what it will use itself, so that nobody waits for anybody. The columns before and after
-// the slots are fetched one row ahead into registers. What does not fit into CHUNKS is read twice.
+// the slots are fetched one row ahead into registers. Rows that do not fit into CHUNKS are softmax_split's.
 //
 // One chunk (CHUNKS = 1): its weights stay in registers, so an element costs one exponential: the maximum of the row first, then
 // weights and their sum, then a product. More: chunks join (m, l) one by one, and weights are computed again when written.
-// Bytes per row of n <= tile_k elements: n read, n written.
+// Bytes per row of n elements, at most tile_k: n read, n written.
 #pragma once
 #include "softmax.gpu.h"
 
@@ -18,7 +18,7 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
     using args = gpu_softmax_args;
     using group = softmax_group<T>;
     static constexpr int V = softmax_slots<E>::V, ROWS = T < 128 ? 128 / T : 1; // rows of a block
-    static constexpr int threads = T * ROWS, RING = CHUNKS + AHEAD, EDGES = T < 16 ? 2 : 1, REST = 2;
+    static constexpr int threads = T * ROWS, RING = CHUNKS + AHEAD, EDGES = T < 16 ? 2 : 1;
     struct shared {
         gpu_array<uint32_t, RING * VECS, threads * 4> ring;
         typename group::shared group;
@@ -45,7 +45,7 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
         place p = {softmax_slots<const E>(row, head), head, 1};
         if constexpr (CHUNKS > 1) {
             p.chunks = (p.x.body + T * VECS - 1) / (T * VECS);
-            p.chunks = p.chunks < 1 ? 1 : p.chunks > CHUNKS ? CHUNKS : p.chunks;
+            p.chunks = p.chunks < 1 ? 1 : p.chunks;
         }
         return p;
     }
@@ -64,11 +64,11 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
         }
     }
 
-    // A row that stays in registers, if its body fits. The next row's place and edges are looked up under it.
+    // A row that stays in registers. The next row's place and edges are looked up under it.
     static GPU_FN place whole_row(const args &a, shared &s, int64_t row, int64_t step, const place &now,
                                   const E (&edge)[EDGES], E (&edge_next)[EDGES], int used)
     {
-        const int t = gpu_thread() % T, rest = T * VECS + t;
+        const int t = gpu_thread() % T;
         const gpu_packed lowest = softmax_lowest<E>(a.scale);
         gpu_packed x[VECS];
 #pragma unroll
@@ -83,12 +83,6 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
 #pragma unroll 1
         for (int i = t + EDGES * T; i < now.x.edges; i += T)
             me.add(gpu_to_float(now.x.get(now.x.edge(i))), a.scale);
-#pragma unroll 1
-        for (int k = rest; k < now.x.body; k += T) { // a row longer than the kernel is for
-            gpu_packed one[1];
-            now.x.template load<false>(one, k, T, lowest);
-            me.add<E>(one, a.scale);
-        }
         const place after = place_of(a, row + step);
         if (row + step < a.rows)
             fetch_edges(after, edge_next);
@@ -144,12 +138,6 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
 #pragma unroll 1
         for (int i = t + EDGES * T; i < now.x.edges; i += T)
             y.put(now.x.edge(i), write(gpu_to_float(now.x.get(now.x.edge(i)))));
-#pragma unroll 1
-        for (int k = rest; k < now.x.body; k += T) {
-            gpu_packed one[1];
-            now.x.template load<true>(one, k, T, lowest);
-            y.store(k, write(gpu_unpack<E>(one[0])));
-        }
         return after;
     }
     // One slot's weights, and their sums by place; none if the row ends before it.
@@ -219,13 +207,6 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
                         x[i] = ((c * VECS + i) * T + t < now.x.body) ? held(s, used + c, i) : lowest;
                     me.add<E>(x, a.scale);
                 }
-                const int rest = T * VECS * CHUNKS + t;
-#pragma unroll 1
-                for (int k = rest; k < now.x.body; k += T * REST) {
-                    gpu_packed x[REST];
-                    now.x.template load<false>(x, k, T, lowest);
-                    me.add<E>(x, a.scale);
-                }
                 // Edges of this row, then those of the next on their way.
 #pragma unroll
                 for (int i = 0; i < EDGES; i++)
@@ -260,15 +241,6 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
 #pragma unroll 1
                     for (int i = t + EDGES * T; i < now.x.edges; i += T)
                         y.put(now.x.edge(i), write(gpu_to_float(now.x.get(now.x.edge(i)))));
-#pragma unroll 1
-                    for (int k = rest; k < now.x.body; k += T * REST) {
-                        gpu_packed x[REST];
-                        now.x.template load<true>(x, k, T, lowest);
-#pragma unroll
-                        for (int i = 0; i < REST; i++)
-                            if (k + i * T < now.x.body)
-                                y.store(k + i * T, write(gpu_unpack<E>(x[i])));
-                    }
                 }
             }
             used += now.chunks;
