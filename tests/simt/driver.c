@@ -19,19 +19,20 @@
 
 #define KERNELS(DO)                                                                                                    \
     DO(test_rows_wave)                                                                                                 \
-    DO(test_rows_block) DO(test_flash_64) DO(test_flash_128) DO(test_flash_padded) DO(test_flash_unpadded)
+    DO(test_rows_block)                                                                                                \
+    DO(test_flash_64) DO(test_flash_128) DO(test_flash_padded) DO(test_flash_unpadded) DO(test_tickets)
 #define DECLARE(name) extern const gpu_kernel name##_simt_cuda_info, name##_simt_hip_info;
 KERNELS(DECLARE)
 
 typedef struct kernel_set {
     int wave;
-    const gpu_kernel *rows[2], *flash[2], *padded, *unpadded;
+    const gpu_kernel *rows[2], *flash[2], *padded, *unpadded, *tickets;
 } kernel_set;
 #define SET(width, target)                                                                                             \
     {                                                                                                                  \
         width, {&test_rows_wave_##target##_info, &test_rows_block_##target##_info},                                    \
             {&test_flash_64_##target##_info, &test_flash_128_##target##_info}, &test_flash_padded_##target##_info,     \
-            &test_flash_unpadded_##target##_info                                                                       \
+            &test_flash_unpadded_##target##_info, &test_tickets_##target##_info                                        \
     }
 static const kernel_set sets[] = {SET(32, simt_cuda), SET(64, simt_hip)};
 
@@ -225,6 +226,24 @@ static void rows(const gpu_kernel *kernel, int64_t count, int64_t n, int64_t str
     drop(&a.x), drop(&a.y);
 }
 
+/* Blocks that wait for each other. */
+static void tickets(const gpu_kernel *kernel, int64_t count, int32_t blocks)
+{
+    uint64_t ticket = 0, words[64] = {0};
+    gpu_softmax_args a = {.items = blocks, .ticket = &ticket};
+    int wrong = 0;
+    a.y = make(KILN_FLOAT32, 1, 1, 1, count, 0);
+    a.partial = (kiln_view){(char *)words, KILN_INT64, {1, count, 1, 1}, {count, 1, 0, 0}};
+    if (launch(kernel, blocks, &a, NULL)) {
+        for (int64_t i = 0; i < count; i++)
+            wrong += !(get(&a.y, i) == (float)(i * (i + 1) / 2));
+        if (wrong > 0)
+            printf("FAIL %s: %d of %lld sums\n", kernel->name, wrong, (long long)count);
+        failures += wrong > 0;
+    }
+    drop(&a.y);
+}
+
 static void check(const kernel_set *s)
 {
     enum { LENGTHS = 4 };
@@ -232,6 +251,8 @@ static void check(const kernel_set *s)
     for (int k = 0; k < 2; k++)
         for (int n = 0; n < LENGTHS; n++)
             rows(s->rows[k], 3, lengths[n], lengths[n], 3), rows(s->rows[k], 3, lengths[n] * 8, lengths[n] * 8 + 8, 2);
+    for (int32_t blocks = 1; blocks <= 9; blocks += 4)
+        tickets(s->tickets, 50, blocks);
     for (int k = 0; k < 2; k++)
         for (int n = 0; n < LENGTHS; n++)
             for (int m = 0; m < LENGTHS; m++) /* the last column on 2 blocks: several items a block */
@@ -371,6 +392,7 @@ static void fault(const kernel_set *s)
     attention(s->flash[0], KILN_FLOAT16, 64, 2, 1, 100, 130, false, 1 << 20, NULL);
     rows(s->rows[1], 2, 100, 101, 2);
     rows(s->rows[1], 3, 100, 104, 1); /* one block, three items */
+    tickets(s->tickets, 20, 4);
 }
 
 static void measure(const kernel_set *s)

@@ -76,7 +76,7 @@ $cc "$work"/clean.{32,64}.o "$work"/*.c.o -lpthread -lm -o "$work/driver"
     exit 1
 }
 
-flash=tests/simt/flash.gpu.h rows=tests/simt/rows.gpu.h device=backends/gpu/gpu_device.h
+flash=tests/simt/flash.gpu.h rows=tests/simt/rows.gpu.h tickets=tests/simt/tickets.gpu.h device=backends/gpu/gpu_device.h
 plant 32,64 barrier_before_v $flash '/V and P are there/s/gpu_block_barrier();//' 'flash.gpu.h.*race: load after a write\|asynchronous copy of thread\|uninitialised'
 plant 32,64 barrier_before_k $flash '/copy_k.land/{n;s/gpu_block_barrier();//}' 'race: load after a write\|uninitialised\|asynchronous copy of thread'
 plant 32,64 wave_barrier_read_after_write $flash '/S is complete/s/gpu_wave_barrier();//' 'race: load after a write by thread\|uninitialised'
@@ -95,6 +95,9 @@ plant 32,64 column_past_the_end $rows '0,/body + first; c < n/s/body + first; c 
 plant 32,64 two_blocks_write_a_row $rows 's/row = (int)item, n/row = 0 * (int)item, n/' 'race in global memory: store after a store by block'
 plant 32,64 reads_what_another_block_writes $rows 's/me.l = gpu_rcp(me.l);/if (row) gpu_load<1>(y, row - 1, 0); &/' 'race in global memory: .*tensor y, element'
 plant 32,64 reads_what_another_lane_writes $rows '/write(y, row, c, gpu_load<1>/s/$/ gpu_load<1>(y, row, 3);/' 'race in global memory: .* thread'
+plant 32,64 word_outside $tickets 's/a.partial, 0, ticket, word/a.partial, 1, ticket, word/' 'atomic access outside tensor partial'
+plant 32,64 waits_for_itself $tickets 's/a.partial, 0, ticket - 1/a.partial, 0, ticket/' 'waits for what no other block writes'
+plant 32,64 another_has_a_fault $tickets 's/gpu_write<float>(a.y, 0, 0, 0, ticket,/gpu_write<float>(a.y, 0, 0, 0, ticket + 100 * (ticket == 7),/; s/while ((word/while (ticket == 8 || (word/' 'store of 4 bytes outside tensor y'
 plant 32,64 tile_not_uniform $flash 's/tile::load_bk(kt, s.in.t.k, n \* M,/tile::load_bk(kt, s.in.t.k, n * M + (lane == 5),/' 'divergent load_bk'
 plant 32,64 nan_of_a_masked_key $device 's/const bool in = row0 + row(0) + r < limit;/const bool in = true;/' 'test_flash_64: block [0-9]* thread [0-9]* (wave [0-9]* lane [0-9]*) flash.gpu.h:[0-9]*: NaN stored in tensor o at row'
 plant 64 barrier_after_q $flash '/load_a(qa\[kk\]/{n;s/gpu_block_barrier();//}' 'race: store after a read by thread'

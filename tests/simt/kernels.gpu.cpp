@@ -3,9 +3,11 @@
 #include "flash.gpu.h"
 #include "layouts.gpu.h"
 #include "rows.gpu.h"
+#include "tickets.gpu.h"
 
 GPU_KERNEL(test_rows_wave, rows<float, 1>)
 GPU_KERNEL(test_rows_block, rows<float, 4>)
+GPU_KERNEL(test_tickets, tickets)
 #if GPU_WAVE == 32
 GPU_KERNEL(test_flash_64, flash<gpu_half, 64, 16, 2, 64, 4, 1>)
 GPU_KERNEL(test_flash_128, flash<gpu_bf16, 128, 16, 2, 64, 4, 1>)
