@@ -39,6 +39,7 @@ typedef struct amx_tile {
     bool odd_seen;      /* odd_o is in use, else garbage */
     bool fresh;         /* state.o is garbage and counts as 0 */
     bool settled;       /* every lane has seen a score above -inf */
+    bool begun, ended;  /* q is packed; o is written */
 } amx_tile;
 
 typedef struct amx_call {
@@ -180,6 +181,13 @@ static void amx_pack_worker(void *arg, int32_t worker)
     }
 }
 
+/* Rows of q or o that a tile will need soon, prefetched a few a slot: the memory works while the tiles multiply, and tasks
+ * neither begin nor end in step with those of other workers, all waiting for it. */
+typedef struct amx_ahead {
+    const char *row[AMX_LANES];
+    int64_t lanes, next; /* [next, lanes) remain */
+} amx_ahead;
+
 /* One task: some tiles of one KV head. */
 typedef struct amx_task {
     const amx_call *f;
@@ -188,6 +196,8 @@ typedef struct amx_task {
     int64_t first; /* block of the workspace that holds the first keys */
     amx_worker_memory *w;
     int64_t super, tile, block, end; /* where the walk stands: super-block, tile, block, end of all */
+    amx_ahead q_ahead, o_ahead;
+    bool again; /* see tile_end() */
 } amx_task;
 
 static const uint16_t *amx_unit_keys(const amx_task *task, const amx_item *item, int64_t unit)
@@ -195,18 +205,41 @@ static const uint16_t *amx_unit_keys(const amx_task *task, const amx_item *item,
     return task->f->k + ((task->first + item->block) * AMX_UNITS + unit) * task->f->steps_k * 1024;
 }
 
+/* Where the rows of a tile's lanes lie in q or o. */
+static void amx_tile_rows(const amx_task *task, const amx_tile *t, const kiln_view *view, const char **rows)
+{
+    for (int lane = 0; lane < AMX_LANES; lane++)
+        rows[lane] = view_row(view, task->seq.q_batch, t->lanes.head[lane], task->seq.q_row + t->lanes.query[lane]);
+}
+
+/* The rows of `t` in `view` are wanted next. (Strided ones are not worth it.) */
+static void amx_ahead_begin(const amx_task *task, const amx_tile *t, const kiln_view *view, amx_ahead *ahead)
+{
+    ahead->next = 0;
+    ahead->lanes = view->stride[3] == 1 ? t->lanes.lanes : 0;
+    if (ahead->lanes > 0)
+        amx_tile_rows(task, t, view, ahead->row);
+}
+
+/* A slot's share of them: `bytes` of each of two rows. */
+VF_INLINE void amx_ahead_some(amx_ahead *ahead, int64_t bytes, const bool write)
+{
+    const int64_t stop = ahead->next + 2 < ahead->lanes ? ahead->next + 2 : ahead->lanes;
+    for (; ahead->next < stop; ahead->next++)
+        for (int64_t at = 0; at < bytes; at += 64)
+            __builtin_prefetch(ahead->row[ahead->next] + at, write, 2);
+}
+
+/* What a tile is; amx_tile_queries() follows when its first item comes. */
 static void amx_tile_begin(const amx_task *task, amx_tile *t, int64_t row)
 {
     const amx_call *f = task->f;
-    const kiln_attention_problem *p = f->call.p;
-    const char *rows[AMX_LANES];
     tile_lanes(&f->call, &t->lanes, &task->seq, 0, task->head_k * f->group, f->group, row);
-    for (int lane = 0; lane < AMX_LANES; lane++)
-        rows[lane] = view_row(&p->q, task->seq.q_batch, t->lanes.head[lane], task->seq.q_row + t->lanes.query[lane]);
-    t->odd_lanes = amx_pack_queries(rows, p->q.stride[3], p->d, f->sign, t->state.q);
     t->odd_seen = false;
     t->fresh = true;
     t->settled = false;
+    t->begun = false;
+    t->ended = false;
     t->lanes.o = task->w->o;
     t->lanes.m = t->state.m;
     t->lanes.l = t->state.l;
@@ -214,6 +247,18 @@ static void amx_tile_begin(const amx_task *task, amx_tile *t, int64_t row)
         t->state.m[lane] = -INFINITY;
         t->state.l[lane] = 0;
     }
+}
+
+static void amx_tile_queries(amx_task *task, amx_tile *t)
+{
+    const amx_call *f = task->f;
+    const kiln_attention_problem *p = f->call.p;
+    const char *rows[AMX_LANES];
+    amx_tile_rows(task, t, &p->q, rows);
+    t->odd_lanes = amx_pack_queries(rows, p->q.stride[3], p->d, f->sign, t->state.q);
+    t->begun = true;
+    if (t + 1 < task->w->tiles + task->tiles)
+        amx_ahead_begin(task, t + 1, &p->q, &task->q_ahead);
 }
 
 /* Writes o = O·factor, 0 for lanes not `seen`; `half` of a tile without odd values. */
@@ -247,6 +292,7 @@ VF_INLINE void amx_tile_store(const amx_task *task, const amx_tile *t, int half,
 static bool amx_tile_end(const amx_task *task, amx_tile *t)
 {
     const attention_call *call = &task->f->call;
+    t->ended = true;
     const vf one = vf_set1(1.0f);
     const bool plain = !t->odd_seen && !call->shrink && call->p->o.stride[3] == 1;
     float factor[AMX_LANES], divisor[AMX_LANES];
@@ -280,8 +326,14 @@ static bool amx_tile_end(const amx_task *task, amx_tile *t)
     return again;
 }
 
+/* Is it the last of its tile? */
+static bool amx_item_is_last(const amx_item *item)
+{
+    return item->block + 1 == amx_blocks(item->tile->lanes.end_any);
+}
+
 /* The next item: super-block by super-block, tile by tile, block by block. False at the end. */
-static bool amx_task_next(amx_task *task, amx_item *item)
+static bool amx_task_find(amx_task *task, amx_item *item)
 {
     for (; task->super < task->end; task->super += AMX_SUPER, task->tile = 0)
         for (; task->tile < task->tiles; task->tile++, task->block = 0) {
@@ -299,6 +351,18 @@ static bool amx_task_next(amx_task *task, amx_item *item)
             }
         }
     return false;
+}
+
+/* The same, ready to be computed. */
+static bool amx_task_next(amx_task *task, amx_item *item)
+{
+    if (!amx_task_find(task, item))
+        return false;
+    if (!item->tile->begun)
+        amx_tile_queries(task, item->tile);
+    if (amx_item_is_last(item))
+        amx_ahead_begin(task, item->tile, &task->f->call.p->o, &task->o_ahead);
+    return true;
 }
 
 /* Which lanes see which keys of an item. */
@@ -404,10 +468,15 @@ static void amx_unit_scores(const amx_task *task, const amx_item *item, int64_t 
 }
 
 /* The values of an item have joined its tile's O. */
-static void amx_item_end(const amx_task *task, const amx_item *item, const uint32_t *p)
+static void amx_item_end(amx_task *task, const amx_item *item, const uint32_t *p)
 {
     item->tile->fresh = false;
     amx_item_odd_values(task, item, p);
+    if (amx_item_is_last(item)) {
+        amx_flush(false);
+        task->again |= amx_tile_end(task, item->tile);
+        amx_flush(true);
+    }
 }
 
 /* An item once more, since some lane's weights sum to too much: m moves, P and its sum are made anew. All earlier items of
@@ -456,6 +525,7 @@ static void amx_item_join(const amx_task *task, const amx_item *item, uint32_t *
 static void amx_task_items(amx_task *task)
 {
     const amx_call *f = task->f;
+    const int64_t bytes_q = 2 * f->call.p->d, bytes_o = kiln_type_size(f->call.p->o.type) * f->call.p->d_v;
     amx_worker_memory *w = task->w;
     amx_item last = {.tile = NULL}, now, next;
     int s = 0, p = 0;
@@ -470,6 +540,8 @@ static void amx_task_items(amx_task *task)
             const amx_item *following = within ? &now : &next;
             const int64_t following_unit = within ? unit + 1 : next.unit;
             amx_slot slot = {.k = NULL};
+            amx_ahead_some(&task->q_ahead, bytes_q, false);
+            amx_ahead_some(&task->o_ahead, bytes_o, true);
             if (scores)
                 amx_slot_scores(task, following, following_unit, w->s[!s], &slot);
             if (last.tile)
@@ -510,10 +582,10 @@ static bool amx_run_task(const amx_call *f, int64_t head, int64_t index, int64_t
     amx_flush(true);
     amx_task_items(&task);
     amx_flush(false);
-    bool again = false;
     for (int64_t i = 0; i < task.tiles; i++)
-        again |= amx_tile_end(&task, &w->tiles[i]);
-    return again;
+        if (!w->tiles[i].ended) /* it sees no key */
+            task.again |= amx_tile_end(&task, &w->tiles[i]);
+    return task.again;
 }
 
 static void amx_worker(void *arg, int32_t worker)
