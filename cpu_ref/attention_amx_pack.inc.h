@@ -106,11 +106,11 @@ static void amx_pack_keys(const char *const *rows, int64_t stride, int64_t d, ui
     }
 }
 
-/* Rows 2i and 2i + 1 of 32 keys become the low and high halves of vector i, for columns [column, column + 32). */
+/* Rows 2i and 2i + 1 of 32 keys, columns [column, column + 32), become pairs in vectors i of `low` and `high`: of
+ * every 8 columns the first 4 lie in `low`, the others in `high`. */
 VF_INLINE void amx_pair_values(const char *const *rows, int64_t stride, int64_t column, int64_t d_v, bool odd,
                                __m512i *low, __m512i *high)
 {
-    const __m512i words = _mm512_set1_epi32(0xffff);
     UNROLL for (int i = 0; i < 16; i++)
     {
         __m512i x[2];
@@ -120,13 +120,8 @@ VF_INLINE void amx_pair_values(const char *const *rows, int64_t stride, int64_t 
             if (odd)
                 x[j] = _mm512_maskz_mov_epi16((__mmask32)~amx_odd_values(x[j]), x[j]);
         }
-        /* columns 0-15 of both rows, then columns 16-31 */
-        __m512i a = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(x[0]));
-        __m512i b = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(x[1]));
-        __m512i c = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(x[0], 1));
-        __m512i d = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(x[1], 1));
-        low[i] = _mm512_or_si512(_mm512_and_si512(a, words), _mm512_slli_epi32(b, 16));
-        high[i] = _mm512_or_si512(_mm512_and_si512(c, words), _mm512_slli_epi32(d, 16));
+        low[i] = _mm512_unpacklo_epi16(x[0], x[1]); /* within each 128 bits */
+        high[i] = _mm512_unpackhi_epi16(x[0], x[1]);
     }
 }
 
@@ -147,9 +142,10 @@ static void amx_pack_values(const char *const *rows, int64_t stride, int64_t d_v
             else
                 amx_pair_values(rows + 32 * u, stride, 32 * s, d_v, false, half[0], half[1]);
             uint16_t *to = out + (s * AMX_UNITS + u) * 1024;
-            for (int h = 0; h < 2; h++) {
+            for (int h = 0; h < 2; h++) { /* of 8 columns each 4 in turn */
                 amx_transpose(half[h]);
-                UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_si512(to + (h * 16 + i) * 32, half[h][i]);
+                UNROLL for (int i = 0; i < 16; i++)
+                    _mm512_storeu_si512(to + (i / 4 * 8 + h * 4 + i % 4) * 32, half[h][i]);
             }
         }
 }

@@ -9,9 +9,11 @@
  *  seqlen_q). The keys are not split. The scale is applied to fp32 scores: q is never rounded again.
  *  Scores beyond 2^127 count as infinite.
  * A row's bits depend on its q and the keys it sees only.
- * Rounds: as many KV heads at a time as AMX_PACKED_BYTES take (never less than one); first their keys are packed, then
- *  tasks of some tiles of queries go through the keys, a super-block that fits the second-level cache at a time. Where a head
- *  has few tiles and every worker has several heads, a task is a head and packs its keys itself.
+ * Rounds: as many KV heads at a time as AMX_PACKED_BYTES take (never less than one). Tasks of some tiles of queries go
+ *  through the keys, a super-block that fits the second-level cache at a time. The keys of all heads are packed first; or,
+ *  where heads can be dealt evenly to the workers, by the first task of each head, a super-block when it comes to it: some
+ *  workers load memory while others multiply. A worker that draws a task whose head is not packed yet keeps it for a second
+ *  loop and stops; nobody waits. Where a head has one task, its keys are packed to a place of its worker.
  * Workspace: keys·(d + d_v)·2 of those heads, keys a multiple of AMX_BLOCK and d, d_v of 32; 8·batch·heads_k; and 0.7 MB a
  *  worker at d = 128 (amx_worker_bytes).
  * Traffic, one head, N queries and keys, Br = rows of a task: 2·N·d·e (q, o) + 8·N·d (packing) + 4·N·d·ceil(N/Br).
@@ -47,11 +49,14 @@ typedef struct amx_call {
     int64_t group;            /* query heads of one KV head */
     int64_t steps_k, steps_v; /* d and d_v in 32s, rounded up */
     int64_t tiles, tasks_a_head;
-    bool together; /* a task is a KV head and packs its keys itself, to a place of its worker */
+    bool owned;    /* the first task of each head packs its keys */
+    bool together; /* and is the only one: packs to a place of its worker */
     float c;       /* |scale|·log2 e */
     uint16_t sign; /* of the scale: turns q */
     kiln_cpu_queue *queue;
     int64_t *first_block;           /* [batch·heads_k + 1]: blocks before those of each KV head */
+    bool *packed;                   /* [batch·heads_k], if owned: keys are packed */
+    int64_t *postponed;             /* of each worker: a task whose keys were not, or -1 */
     int64_t begin_head, end_head;   /* of this round, batch entry by batch entry */
     int64_t capacity, worker_bytes; /* blocks packed at a time */
     amx_marks *marks;               /* [capacity] */
@@ -136,6 +141,8 @@ static size_t amx_layout(amx_call *f, const kiln_attention_problem *p, char *wor
     f->worker_bytes = amx_worker_place(f, NULL, &unused);
     f->queue = amx_take(workspace, &used, sizeof(kiln_cpu_queue));
     f->first_block = amx_take(workspace, &used, (heads + 1) * (int64_t)sizeof(int64_t));
+    f->packed = amx_take(workspace, &used, heads * (int64_t)sizeof(bool));
+    f->postponed = amx_take(workspace, &used, workers * (int64_t)sizeof(int64_t));
     f->marks = amx_take(workspace, &used, f->capacity * (int64_t)sizeof(amx_marks));
     f->k = amx_take(workspace, &used, f->capacity * block_k);
     f->v = amx_take(workspace, &used, f->capacity * block_v);
@@ -184,7 +191,7 @@ static void amx_pack_worker(void *arg, int32_t worker)
 /* Rows of q or o that a tile will need soon, prefetched a few a slot: the memory works while the tiles multiply, and tasks
  * neither begin nor end in step with those of other workers, all waiting for it. */
 typedef struct amx_ahead {
-    const char *row[AMX_LANES];
+    char *row[AMX_LANES];
     int64_t lanes, next; /* [next, lanes) remain */
 } amx_ahead;
 
@@ -196,6 +203,8 @@ typedef struct amx_task {
     int64_t first; /* block of the workspace that holds the first keys */
     amx_worker_memory *w;
     int64_t super, tile, block, end; /* where the walk stands: super-block, tile, block, end of all */
+    bool *packed;                    /* of the KV head, if the task is its owner; else NULL */
+    int64_t unpacked;                /* first block that the owner has yet to pack */
     amx_ahead q_ahead, o_ahead;
     bool again; /* see tile_end() */
 } amx_task;
@@ -206,7 +215,7 @@ static const uint16_t *amx_unit_keys(const amx_task *task, const amx_item *item,
 }
 
 /* Where the rows of a tile's lanes lie in q or o. */
-static void amx_tile_rows(const amx_task *task, const amx_tile *t, const kiln_view *view, const char **rows)
+static void amx_tile_rows(const amx_task *task, const amx_tile *t, const kiln_view *view, char **rows)
 {
     for (int lane = 0; lane < AMX_LANES; lane++)
         rows[lane] = view_row(view, task->seq.q_batch, t->lanes.head[lane], task->seq.q_row + t->lanes.query[lane]);
@@ -253,36 +262,51 @@ static void amx_tile_queries(amx_task *task, amx_tile *t)
 {
     const amx_call *f = task->f;
     const kiln_attention_problem *p = f->call.p;
-    const char *rows[AMX_LANES];
+    char *rows[AMX_LANES];
     amx_tile_rows(task, t, &p->q, rows);
-    t->odd_lanes = amx_pack_queries(rows, p->q.stride[3], p->d, f->sign, t->state.q);
+    t->odd_lanes = amx_pack_queries((const char *const *)rows, p->q.stride[3], p->d, f->sign, t->state.q);
     t->begun = true;
     if (t + 1 < task->w->tiles + task->tiles)
         amx_ahead_begin(task, t + 1, &p->q, &task->q_ahead);
 }
 
-/* Writes o = O·factor, 0 for lanes not `seen`; `half` of a tile without odd values. */
+/* Column `column` of O times `factor`, 0 for lanes not `seen`; `half` of a tile without odd values. */
+VF_INLINE vf amx_tile_column(const amx_tile *t, int64_t column, int half, vf factor, vm seen)
+{
+    vf o = vf_add(vf_load(t->state.o + amx_at(column, half)), vf_zero()); /* every zero becomes +0 */
+    return vf_keep(seen, vf_mul(o, factor));
+}
+
+/* Writes them as o. bf16 is made before columns become rows, two columns a word: NaNs have zeros below there (see
+ * amx_exp_quad()), so that rounding keeps them. */
 VF_INLINE void amx_tile_store(const amx_task *task, const amx_tile *t, int half, vf factor, vm seen)
 {
     const kiln_attention_problem *p = task->f->call.p;
-    const int64_t size = kiln_type_size(p->o.type), first = 16 * half;
-    char *row[16];
-    for (int64_t lane = first; lane < t->lanes.lanes && lane < first + 16; lane++)
-        row[lane - first] =
-            view_row(&p->o, task->seq.q_batch, t->lanes.head[lane], task->seq.q_row + t->lanes.query[lane]);
-    for (int64_t column = 0; column < p->d_v; column += 16) {
-        const float *o = t->state.o + amx_at(column, half);
-        const int n = p->d_v - column < 16 ? (int)(p->d_v - column) : 16;
-        vf x[16];
-        UNROLL for (int i = 0; i < 16; i++) x[i] =
-            vf_keep(seen, vf_mul(vf_add(vf_load(o + 16 * i), vf_zero()), factor)); /* every zero becomes +0 */
-        vf_transpose(x);
-        for (int64_t lane = first; lane < t->lanes.lanes && lane < first + 16; lane++) {
-            char *to = row[lane - first] + column * size;
-            if (p->o.type == KILN_FLOAT32)
-                vf_store_type_tail(to, KILN_FLOAT32, x[lane - first], n);
+    const int64_t first = 16 * half, step = p->o.type == KILN_FLOAT32 ? 16 : 32;
+    const int64_t lanes = t->lanes.lanes - first < 16 ? t->lanes.lanes - first : 16;
+    char *row[AMX_LANES];
+    amx_tile_rows(task, t, &p->o, row);
+    for (int64_t column = 0; lanes > 0 && column < p->d_v; column += step) {
+        const int n = p->d_v - column < step ? (int)(p->d_v - column) : (int)step;
+        if (p->o.type == KILN_FLOAT32) {
+            vf x[16];
+            UNROLL for (int i = 0; i < 16; i++) x[i] = amx_tile_column(t, column + i, half, factor, seen);
+            vf_transpose(x);
+            for (int64_t lane = 0; lane < lanes; lane++)
+                vf_store_tail((float *)(void *)row[first + lane] + column, x[lane], n);
+            continue;
+        }
+        __m512i pair[16];
+        UNROLL for (int i = 0; i < 16; i++) pair[i] =
+            vf_pair_bf16_(amx_tile_column(t, column + 2 * i, half, factor, seen),
+                          amx_tile_column(t, column + 2 * i + 1, half, factor, seen));
+        amx_transpose(pair);
+        for (int64_t lane = 0; lane < lanes; lane++) {
+            char *to = row[first + lane] + column * 2;
+            if (n == 32)
+                _mm512_storeu_si512(to, pair[lane]);
             else
-                vf_store_type_tail(to, KILN_BFLOAT16, x[lane - first], n);
+                _mm512_mask_storeu_epi16(to, (__mmask32)((1u << n) - 1), pair[lane]);
         }
     }
 }
@@ -332,10 +356,23 @@ static bool amx_item_is_last(const amx_item *item)
     return item->block + 1 == amx_blocks(item->tile->lanes.end_any);
 }
 
+/* Packs the blocks before `end` that are left, if this task is the owner, and says when all are. */
+static void amx_task_pack(amx_task *task, int64_t end)
+{
+    const int64_t all = amx_blocks(task->seq.seqlen_k);
+    if (task->packed == NULL || task->unpacked >= end)
+        return;
+    for (end = end < all ? end : all; task->unpacked < end; task->unpacked++)
+        amx_pack_block(task->f, &task->seq, task->head_k, task->unpacked, task->first + task->unpacked);
+    if (task->unpacked == all)
+        __atomic_store_n(task->packed, true, __ATOMIC_RELEASE);
+}
+
 /* The next item: super-block by super-block, tile by tile, block by block. False at the end. */
 static bool amx_task_find(amx_task *task, amx_item *item)
 {
-    for (; task->super < task->end; task->super += AMX_SUPER, task->tile = 0)
+    for (; task->super < task->end; task->super += AMX_SUPER, task->tile = 0) {
+        amx_task_pack(task, task->super + AMX_SUPER);
         for (; task->tile < task->tiles; task->tile++, task->block = 0) {
             amx_tile *t = &task->w->tiles[task->tile];
             int64_t begin = t->lanes.begin_any / AMX_BLOCK, end = amx_blocks(t->lanes.end_any);
@@ -350,6 +387,7 @@ static bool amx_task_find(amx_task *task, amx_item *item)
                 return true;
             }
         }
+    }
     return false;
 }
 
@@ -561,17 +599,17 @@ static void amx_task_items(amx_task *task)
     amx_item_end(task, &last, w->p[!p]);
 }
 
-/* Tiles [index·tiles, ...) of a KV head, if the sequence is that long; `first`: block of the workspace with its first keys.
- * True: see tile_end(). */
-static bool amx_run_task(const amx_call *f, int64_t head, int64_t index, int64_t first, amx_worker_memory *w)
+/* Tiles [index·tiles, ...) of a KV head, if the sequence is that long; `first`: block of the workspace with its first keys,
+ * which the task packs if it is the `owner`. True: see tile_end(). */
+static bool amx_run_task(const amx_call *f, int64_t head, int64_t index, int64_t first, bool owner,
+                         amx_worker_memory *w)
 {
     const kiln_attention_problem *p = f->call.p;
     amx_task task = {.f = f, .head_k = head % p->heads_k, .first = first, .w = w};
     task.seq = kiln_sequence_of(p, head / p->heads_k);
     const int64_t rows = task.seq.seqlen_q * f->group, row = index * f->tiles * AMX_LANES;
     task.super = INT64_MAX;
-    for (int64_t i = 0; f->together && !f->call.shrink && i < amx_blocks(task.seq.seqlen_k); i++)
-        amx_pack_block(f, &task.seq, task.head_k, i, task.first + i);
+    task.packed = owner ? &f->packed[head] : NULL;
     for (; task.tiles < f->tiles && row + task.tiles * AMX_LANES < rows; task.tiles++) {
         amx_tile *t = &w->tiles[task.tiles];
         amx_tile_begin(&task, t, row + task.tiles * AMX_LANES);
@@ -582,30 +620,63 @@ static bool amx_run_task(const amx_call *f, int64_t head, int64_t index, int64_t
     amx_flush(true);
     amx_task_items(&task);
     amx_flush(false);
+    amx_task_pack(&task, INT64_MAX);
     for (int64_t i = 0; i < task.tiles; i++)
         if (!w->tiles[i].ended) /* it sees no key */
             task.again |= amx_tile_end(&task, &w->tiles[i]);
     return task.again;
 }
 
+/* Task t of a round: long ones (late rows, under a causal mask) first. The first ones are owners. False if it may not run
+ * yet. */
+static bool amx_worker_task(const amx_call *f, int64_t t, int32_t worker, amx_worker_memory *w)
+{
+    const int64_t heads = f->end_head - f->begin_head;
+    const int64_t head = f->begin_head + t % heads, index = f->tasks_a_head - 1 - t / heads;
+    const int64_t first =
+        f->together ? worker * amx_blocks(f->call.p->seqlen_k) : f->first_block[head] - f->first_block[f->begin_head];
+    const bool owner = f->owned && t < heads;
+    if (f->owned && !owner && !__atomic_load_n(&f->packed[head], __ATOMIC_ACQUIRE))
+        return false;
+    if (amx_run_task(f, head, index, first, owner, w)) {
+        amx_call shrunk = *f;
+        shrunk.call = shrunk_call(&f->call);
+        (void)amx_run_task(&shrunk, head, index, first, false, w);
+    }
+    return true;
+}
+
 static void amx_worker(void *arg, int32_t worker)
 {
     const amx_call *f = arg;
-    const int64_t heads = f->end_head - f->begin_head, count = heads * f->tasks_a_head;
+    const int64_t count = (f->end_head - f->begin_head) * f->tasks_a_head;
     const amx_config saved = amx_enter();
     amx_worker_memory w;
     (void)amx_worker_place(f, f->memory + worker * f->worker_bytes, &w);
-    for (int64_t t; (t = kiln_cpu_next(f->queue)) < count;) { /* long tasks (late rows, under a causal mask) first */
-        const int64_t head = f->begin_head + t % heads, index = f->tasks_a_head - 1 - t / heads;
-        const int64_t first = f->together ? worker * amx_blocks(f->call.p->seqlen_k)
-                                          : f->first_block[head] - f->first_block[f->begin_head];
-        if (amx_run_task(f, head, index, first, &w)) {
-            amx_call shrunk = *f;
-            shrunk.call = shrunk_call(&f->call);
-            (void)amx_run_task(&shrunk, head, index, first, &w);
+    int64_t t = f->postponed[worker];
+    f->postponed[worker] = -1;
+    for (t = t < 0 ? kiln_cpu_next(f->queue) : t; t < count; t = kiln_cpu_next(f->queue))
+        if (!amx_worker_task(f, t, worker, &w)) {
+            f->postponed[worker] = t;
+            break;
         }
-    }
     amx_leave(saved);
+}
+
+/* The tasks of a round. */
+static void amx_run_tasks(const kiln_cpu *cpu, amx_call *f, int32_t workers)
+{
+    f->queue->next = 0;
+    for (int64_t head = f->begin_head; head < f->end_head; head++)
+        f->packed[head] = false;
+    for (int32_t i = 0; i < workers; i++)
+        f->postponed[i] = -1;
+    kiln_cpu_parallel(cpu, workers, amx_worker, f);
+    bool left = f->queue->next < (f->end_head - f->begin_head) * f->tasks_a_head;
+    for (int32_t i = 0; i < workers; i++)
+        left |= f->postponed[i] >= 0;
+    if (left) /* all owners are done */
+        kiln_cpu_parallel(cpu, workers, amx_worker, f);
 }
 
 static int64_t amx_longest_rows(const amx_call *f)
@@ -616,6 +687,12 @@ static int64_t amx_longest_rows(const amx_call *f)
         longest = rows > longest ? rows : longest;
     }
     return longest;
+}
+
+/* Can heads be dealt to the workers without much of a rest? */
+static bool amx_even(int64_t heads, int64_t workers)
+{
+    return workers == 1 || (heads >= workers && heads % workers == 0) || heads >= 4 * workers;
 }
 
 static void flash2_amx_run(const kiln_cpu *cpu, const kiln_problem *problem, void *workspace, int32_t workers)
@@ -632,10 +709,9 @@ static void flash2_amx_run(const kiln_cpu *cpu, const kiln_problem *problem, voi
 
     const int64_t tiles = (amx_longest_rows(&f) + AMX_LANES - 1) / AMX_LANES;
     const int64_t spread = tiles * heads / (4 * (int64_t)workers); /* then nobody waits long for the last one */
-    /* few tiles a head, several heads for every worker: one parallel loop instead of two, and packed keys stay near */
-    f.together =
-        tiles <= AMX_TILES && workers * amx_blocks(p->seqlen_k) <= f.capacity &&
-        (workers == 1 || (heads >= 2 * (int64_t)workers && heads % workers == 0) || heads >= 4 * (int64_t)workers);
+    /* few tiles a head, several heads for every worker: packed keys stay near */
+    f.together = tiles <= AMX_TILES && workers * amx_blocks(p->seqlen_k) <= f.capacity && amx_even(heads, workers) &&
+                 (workers == 1 || heads >= 2 * (int64_t)workers);
     f.tiles = f.together || spread > AMX_TILES ? AMX_TILES : spread < 1 ? 1 : spread;
     f.tasks_a_head = (tiles + f.tiles - 1) / f.tiles;
     while (f.end_head < heads) {
@@ -643,10 +719,10 @@ static void flash2_amx_run(const kiln_cpu *cpu, const kiln_problem *problem, voi
         while (f.end_head < heads && f.first_block[f.end_head + 1] - f.first_block[f.begin_head] <= f.capacity)
             f.end_head++;
         f.queue->next = 0;
-        if (!f.together)
+        f.owned = f.together || amx_even(f.end_head - f.begin_head, workers);
+        if (!f.owned)
             kiln_cpu_parallel(cpu, workers, amx_pack_worker, &f);
-        f.queue->next = 0;
-        kiln_cpu_parallel(cpu, workers, amx_worker, &f);
+        amx_run_tasks(cpu, &f, workers);
     }
 }
 

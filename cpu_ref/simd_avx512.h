@@ -262,10 +262,14 @@ VF_INLINE __m512i vf_round_bf16_(vf x)
     __m512i u = _mm512_castps_si512(x), r = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
     return _mm512_mask_add_epi32(r, _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), r, _mm512_set1_epi32(1));
 }
-VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
+VF_INLINE __m512i vf_pair_bf16_(vf even, vf odd)
 {
     __m512i low = _mm512_srli_epi32(vf_round_bf16_(even), 16);
-    _mm512_storeu_si512(p, _mm512_mask_blend_epi16(0xaaaaaaaa, low, vf_round_bf16_(odd)));
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, low, vf_round_bf16_(odd));
+}
+VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
+{
+    _mm512_storeu_si512(p, vf_pair_bf16_(even, odd));
 }
 
 #define VF_STREAMS 1
