@@ -256,13 +256,30 @@ VF_INLINE void vf_store_type_tail(void *p, int32_t type, vf x, int n)
 
 VF_INLINE __m256i vf_round_bf16_(vf x)
 {
-    __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-    return _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    return _mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x8000));
+}
+VF_INLINE vf vf_near_bf16(vf x)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(vf_round_bf16_(x), _mm256_set1_epi32((int)0xffff0000)));
 }
 VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
 {
     __m256i low = _mm256_srli_epi32(vf_round_bf16_(even), 16);
     _mm256_storeu_si256(p, _mm256_blend_epi16(low, vf_round_bf16_(odd), 0xaa));
+}
+
+typedef __m256i vw;
+VF_INLINE vw vw_least(void)
+{
+    return _mm256_set1_epi16(INT16_MIN);
+}
+VF_INLINE vw vw_max(vw x, const void *p)
+{
+    return _mm256_max_epi16(x, _mm256_loadu_si256(p));
+}
+VF_INLINE vf vw_top(vw x, int32_t type)
+{
+    return vf_max(vf_widen_(_mm256_castsi256_si128(x), type), vf_widen_(_mm256_extracti128_si256(x, 1), type));
 }
 
 #define VF_STREAMS 1

@@ -262,14 +262,38 @@ VF_INLINE __m512i vf_round_bf16_(vf x)
     __m512i u = _mm512_castps_si512(x), r = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
     return _mm512_mask_add_epi32(r, _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), r, _mm512_set1_epi32(1));
 }
+/* To nearest even, in pairs. NaNs must have zeros below. */
 VF_INLINE __m512i vf_pair_bf16_(vf even, vf odd)
 {
     __m512i low = _mm512_srli_epi32(vf_round_bf16_(even), 16);
     return _mm512_mask_blend_epi16(0xaaaaaaaa, low, vf_round_bf16_(odd));
 }
+VF_INLINE __m512i vf_half_up_(vf x)
+{
+    return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+}
+VF_INLINE vf vf_near_bf16(vf x)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(vf_half_up_(x), _mm512_set1_epi32((int)0xffff0000)));
+}
 VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
 {
-    _mm512_storeu_si512(p, vf_pair_bf16_(even, odd));
+    __m512i low = _mm512_srli_epi32(vf_half_up_(even), 16);
+    _mm512_storeu_si512(p, _mm512_mask_blend_epi16(0xaaaaaaaa, low, vf_half_up_(odd)));
+}
+
+typedef __m512i vw;
+VF_INLINE vw vw_least(void)
+{
+    return _mm512_set1_epi16(INT16_MIN);
+}
+VF_INLINE vw vw_max(vw x, const void *p)
+{
+    return _mm512_max_epi16(x, _mm512_loadu_si512(p));
+}
+VF_INLINE vf vw_top(vw x, int32_t type)
+{
+    return vf_max(vf_widen_(_mm512_castsi512_si256(x), type), vf_widen_(_mm512_extracti64x4_epi64(x, 1), type));
 }
 
 #define VF_STREAMS 1

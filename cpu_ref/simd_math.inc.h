@@ -6,12 +6,15 @@
  * that rounds twice does no harm) and a minimax polynomial of degree 6 with p(0) = 1, so that exp(0) is exactly 1.
  *   relative error <= VF_EXP_ERROR, found by trying every float in [-87.34, 0];
  *   x < VF_EXP_LEAST (results below 2^-126, -inf included) gives exactly 0: no denormal is made; NaN stays NaN.
+ * vf_exp_half, the same for results that will be rounded to 16 bits: degree 4, ln 2 in one piece. Three operations less, relative
+ *   error <= VF_EXP_HALF_ERROR, found in the same way. Where fma rounds twice it is vf_exp.
  * vf_tanh, any x: an odd polynomial below 0.55 (relative error 2e-7, so that small scores keep their precision), else
  *   (1-e)/(1+e) with e = exp(-2|x|). Absolute error <= VF_TANH_ERROR, found by trying every float; ±inf gives ±1.
  */
-#define VF_EXP_ERROR  1.3e-7
-#define VF_TANH_ERROR 1e-7
-#define VF_EXP_LEAST  -87.3365f
+#define VF_EXP_ERROR      1.3e-7
+#define VF_TANH_ERROR     1e-7
+#define VF_EXP_HALF_ERROR 3.3e-6
+#define VF_EXP_LEAST      -87.3365f
 
 VF_INLINE vf vf_exp(vf x)
 {
@@ -27,6 +30,23 @@ VF_INLINE vf vf_exp(vf x)
     p = vf_fma(p, f, vf_set1(0.1666632556f));
     p = vf_fma(p, f, vf_set1(0.5000000081f));
     p = vf_fma(p, f, vf_set1(1.000000065f));
+    p = vf_fma(p, f, vf_set1(1.0f));
+    return vf_scale2_(m, p, t, n);
+}
+
+VF_INLINE vf vf_exp_half(vf x)
+{
+    if (VF_FMA_UNIT > 0x1p-24)
+        return vf_exp(x);
+    const vf magic = vf_set1(0x1.8p23f + 127.0f);
+    vm m = vf_not_lt(x, vf_set1(VF_EXP_LEAST));
+    vf t = vf_fma(x, vf_set1(0x1.715476p0f), magic);
+    vf n = vf_sub(t, magic);
+    vf f = vf_fma(n, vf_set1(-0x1.62e43p-1f), x);
+    vf p = vf_set1(0.04151384743f);
+    p = vf_fma(p, f, vf_set1(0.1678747344f));
+    p = vf_fma(p, f, vf_set1(0.5000301365f));
+    p = vf_fma(p, f, vf_set1(0.9999668365f));
     p = vf_fma(p, f, vf_set1(1.0f));
     return vf_scale2_(m, p, t, n);
 }

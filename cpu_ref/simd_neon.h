@@ -258,9 +258,17 @@ VF_INLINE void vf_load_pairs(const void *p, vf *even, vf *odd)
     *even = vreinterpretq_f32_u32(vshlq_n_u32(x, 16));
     *odd = vreinterpretq_f32_u32(vandq_u32(x, vdupq_n_u32(0xffff0000)));
 }
+VF_INLINE uint32x4_t vf_half_up_(vf x)
+{
+    return vaddq_u32(vreinterpretq_u32_f32(x), vdupq_n_u32(0x8000));
+}
+VF_INLINE vf vf_near_bf16(vf x)
+{
+    return vreinterpretq_f32_u32(vandq_u32(vf_half_up_(x), vdupq_n_u32(0xffff0000)));
+}
 VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
 {
-    vst1q_u16(p, vreinterpretq_u16_u32(vsriq_n_u32(vf_round_bf16_(odd), vf_round_bf16_(even), 16)));
+    vst1q_u16(p, vreinterpretq_u16_u32(vsriq_n_u32(vf_half_up_(odd), vf_half_up_(even), 16)));
 }
 VF_INLINE vf vf_load_type_tail(const void *p, int32_t type, int n)
 {
@@ -281,6 +289,21 @@ VF_INLINE void vf_store_type_tail(void *p, int32_t type, vf x, int n)
         vf_store_tail(p, x, n);
     else
         vh_store_tail_(p, vf_narrow_(x, type), n);
+}
+
+typedef int16x8_t vw;
+VF_INLINE vw vw_least(void)
+{
+    return vdupq_n_s16(INT16_MIN);
+}
+VF_INLINE vw vw_max(vw x, const void *p)
+{
+    return vmaxq_s16(x, vld1q_s16(p));
+}
+VF_INLINE vf vw_top(vw x, int32_t type)
+{
+    uint16x8_t u = vreinterpretq_u16_s16(x);
+    return vf_max(vf_widen_(vget_low_u16(u), type), vf_widen_(vget_high_u16(u), type));
 }
 
 #define VF_STREAMS 0 /* STNP is a hint only, and no compiler has it in C */

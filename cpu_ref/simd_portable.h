@@ -6,8 +6,9 @@
  * transpose(r): r[i][j] <-> r[j][i] of VF_LANES vectors; hsum_each(r): lane i = the sum of r[i]; vm_and or not first(n) bits of_bits any all;
  * vf_load_type(p,type) load_type_tail(p,type,n) store_type store_type_tail: fp32, fp16, bf16, rounding to nearest even;
  * load_pairs(p,&even,&odd): of 2·VF_LANES bf16 numbers those at even places and those at odd ones; store_pairs(p,even,odd)
- * puts numbers that are not NaN back, rounding to nearest even;
- * vf_exp vf_tanh (simd_math.inc.h); vf_stream_line(to,from): 64 aligned bytes past the caches, where VF_STREAMS says that
+ * puts numbers that are not NaN back, rounded as near_bf16(x) does: to nearest, halves away from zero, which is one sum;
+ * vw = 2·VF_LANES words of 16 bits, for maxima of rows: vw_least, vw_max(x,p), vw_top(x,type), all below;
+ * vf_exp vf_exp_half vf_tanh (simd_math.inc.h); vf_stream_line(to,from): 64 aligned bytes past the caches, where VF_STREAMS says that
  * there is such a store, in order for other threads after vf_stream_fence(). Tails (0 <= n <= VF_LANES) touch n elements,
  * read 0 in the others. No alignment is asked.
  *
@@ -272,21 +273,44 @@ VF_INLINE void vf_store_type_tail(void *p, int32_t type, vf x, int n)
         ((uint16_t *)p)[i] = t[i];
 }
 
-VF_INLINE vu_ vf_round_bf16_(vf x)
+VF_INLINE vf vf_near_bf16(vf x)
 {
-    vu_ u = (vu_)x;
-    return u + 0x7fff + (u >> 16 & 1);
+    return (vf)(((vu_)x + 0x8000) & 0xffff0000);
 }
 VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
 {
-    vh_ e = __builtin_convertvector(vf_round_bf16_(even) >> 16, vh_);
-    vh_ o = __builtin_convertvector(vf_round_bf16_(odd) >> 16, vh_);
+    vh_ e = __builtin_convertvector((vu_)vf_near_bf16(even) >> 16, vh_);
+    vh_ o = __builtin_convertvector((vu_)vf_near_bf16(odd) >> 16, vh_);
     uint16_t t[2 * VF_LANES];
     for (int i = 0; i < VF_LANES; i++) {
         t[2 * i] = e[i];
         t[2 * i + 1] = o[i];
     }
     memcpy(p, t, sizeof t);
+}
+
+/* The largest of words taken as int16_t, 2·VF_LANES at a time: of numbers of 16 bits without a sign that is their maximum. */
+typedef struct vw {
+    int16_t word[2 * VF_LANES];
+} vw;
+VF_INLINE vw vw_least(void)
+{
+    vw x;
+    for (int i = 0; i < 2 * VF_LANES; i++)
+        x.word[i] = INT16_MIN;
+    return x;
+}
+VF_INLINE vw vw_max(vw x, const void *p)
+{
+    int16_t y[2 * VF_LANES];
+    memcpy(y, p, sizeof y);
+    for (int i = 0; i < 2 * VF_LANES; i++)
+        x.word[i] = y[i] > x.word[i] ? y[i] : x.word[i];
+    return x;
+}
+VF_INLINE vf vw_top(vw x, int32_t type)
+{
+    return vf_max(vf_load_type(x.word, type), vf_load_type(x.word + VF_LANES, type));
 }
 
 #define VF_STREAMS 0

@@ -52,6 +52,24 @@ static inline bool softmax_is_log(const kiln_softmax_problem *p)
     return (p->flags & KILN_FLAG_LOG) != 0;
 }
 
+static inline bool softmax_paired(const kiln_softmax_problem *p)
+{
+    return p->x.type == KILN_BFLOAT16 && p->y.type == KILN_BFLOAT16;
+}
+
+/* Is y of 16 bits all that comes out? Then a short exponential does. */
+static inline bool softmax_is_half(const kiln_softmax_problem *p)
+{
+    return p->y.type != 0 && p->y.type != KILN_FLOAT32 && p->lse.type == 0;
+}
+
+/* Do exponentials come straight from the rows, without a copy in the buffer? A matter of the problem, not of its data. */
+static inline bool softmax_is_direct(const kiln_softmax_problem *p)
+{
+    return p->x.type != KILN_FLOAT32 && p->y.type == p->x.type && !softmax_is_log(p) && p->scale == 1 &&
+           (p->x.stride == 1 || p->n == 1);
+}
+
 /* Σ exp(row - shift), one sum a lane; with `keep` the row becomes the exponentials. The padding adds 0. */
 VF_INLINE vf softmax_exp_row(float *row, int pitch, vf shift, bool keep, int lines, softmax_ride *ride)
 {
@@ -79,6 +97,78 @@ VF_INLINE vf softmax_exp_row(float *row, int pitch, vf shift, bool keep, int lin
     return vf_add(sum[0], sum[1]);
 }
 
+/*
+ * The same straight from rows of 16 bits with unit stride, not scaled, that give the same type: then the buffer holds nothing before the
+ * exponentials, which is a load and a store less for each vector. `half`: 16 bits of y are all that comes out. `paired`: see
+ * softmax_load_two().
+ */
+VF_INLINE vf softmax_direct_row(const char *x, int32_t type, bool paired, bool half, int count, vf shift, float *buffer,
+                                bool keep, softmax_ride *ride)
+{
+    enum { STEP = SOFTMAX_LINE / 2 }; /* elements of a line */
+    vf sum[2] = {vf_zero(), vf_zero()};
+    int j = 0;
+    for (; j + 2 * VF_LANES <= count; j += 2 * VF_LANES) {
+        vf s[2];
+        if (j % STEP == 0)
+            softmax_ride_line(ride, false);
+        softmax_load_two(x + 2 * j, type, paired, s);
+#pragma GCC unroll 2
+        for (int u = 0; u < 2; u++) {
+            vf e = half ? vf_exp_half(vf_sub(s[u], shift)) : vf_exp(vf_sub(s[u], shift));
+            if (keep)
+                vf_store(buffer + j + u * VF_LANES, e);
+            sum[u] = vf_add(sum[u], e);
+        }
+    }
+    for (; j < count; j += VF_LANES) {
+        const int n = count - j < VF_LANES ? count - j : VF_LANES;
+        vf s = n < VF_LANES ? vf_load_type_tail(x + 2 * j, type, n) : vf_load_type(x + 2 * j, type);
+        vf e = half ? vf_exp_half(vf_sub(s, shift)) : vf_exp(vf_sub(s, shift));
+        softmax_ride_line(ride, false);
+        e = vf_keep(vm_first(n), e);
+        if (keep)
+            vf_store(buffer + j, e);
+        sum[0] = vf_add(sum[0], e);
+    }
+    return vf_add(sum[0], sum[1]);
+}
+
+VF_INLINE void softmax_direct_rows(const softmax_block *x, int32_t type, bool paired, bool half, const float *shift,
+                                   float *buffer, bool keep, softmax_ride *ride, vf *sum)
+{
+    const char *at = x->at;
+    softmax_ride local = *ride; /* in registers */
+    if (keep)
+        for (int i = 0; i < x->rows; i++, at += x->step)
+            sum[i] = softmax_direct_row(at, type, paired, half, x->count, vf_set1(shift[i]),
+                                        buffer + (int64_t)i * x->pitch, true, &local);
+    else
+        for (int i = 0; i < x->rows; i++, at += x->step)
+            sum[i] = softmax_direct_row(at, type, paired, half, x->count, vf_set1(shift[i]), NULL, false, &local);
+    *ride = local;
+}
+
+static void softmax_exp_direct(const kiln_softmax_problem *p, float *buffer, const softmax_block *x, char *y,
+                               const float *shift, bool keep, softmax_output *out, vf *sum)
+{
+    const int32_t y_type = p->y.type;
+    const int64_t bytes = (int64_t)x->count * kiln_type_size(x->type);
+    const bool half = softmax_is_half(p);
+    softmax_ride ride;
+    softmax_ride_begin(&ride, out, x->at + (x->rows - 1) * x->step + bytes, bytes * x->rows, y,
+                       (int64_t)x->count * x->rows * kiln_type_size(y_type));
+    if (softmax_paired(p) && half)
+        softmax_direct_rows(x, KILN_BFLOAT16, true, true, shift, buffer, keep, &ride, sum);
+    else if (softmax_paired(p))
+        softmax_direct_rows(x, KILN_BFLOAT16, true, false, shift, buffer, keep, &ride, sum);
+    else if (half)
+        softmax_direct_rows(x, KILN_FLOAT16, false, true, shift, buffer, keep, &ride, sum);
+    else
+        softmax_direct_rows(x, KILN_FLOAT16, false, false, shift, buffer, keep, &ride, sum);
+    softmax_ride_end(&ride, out);
+}
+
 VF_INLINE void softmax_exp_rows(float *buffer, const softmax_block *x, char *y, int32_t y_type, const float *shift,
                                 bool keep, int lines, softmax_output *out, vf *sum)
 {
@@ -93,9 +183,14 @@ VF_INLINE void softmax_exp_rows(float *buffer, const softmax_block *x, char *y, 
 
 /* The same for all rows of a block, with the memory traffic that rides along. `y`: where the block's results go next, if
  * that is known. */
-static void softmax_exp(float *buffer, const softmax_block *x, char *y, int32_t y_type, const float *shift, bool keep,
-                        softmax_output *out, vf *sum)
+static void softmax_exp(const kiln_softmax_problem *p, float *buffer, const softmax_block *x, char *y,
+                        const float *shift, bool keep, softmax_output *out, vf *sum)
 {
+    const int32_t y_type = p->y.type;
+    if (softmax_is_direct(p)) {
+        softmax_exp_direct(p, buffer, x, y, shift, keep, out, sum);
+        return;
+    }
     bool wide = x->type == KILN_FLOAT32 || y_type == KILN_FLOAT32;
     if (keep && wide)
         softmax_exp_rows(buffer, x, y, y_type, shift, true, 2, out, sum);
@@ -114,6 +209,13 @@ VF_INLINE vf softmax_result(const float *buffer, vf shift, vf factor, enum softm
     return step == SOFTMAX_SCALE ? vf_mul(v, factor) : vf_sub(vf_sub(v, shift), factor);
 }
 
+/* What is left of a row after its pairs, rounded as they are. `near`: not for NaN. */
+VF_INLINE vf softmax_rest(const float *buffer, vf shift, vf factor, enum softmax_step step, bool near)
+{
+    vf v = softmax_result(buffer, shift, factor, step);
+    return near ? vf_near_bf16(v) : v;
+}
+
 /* `whole`: up to a vector may be written beyond the end. A factor of NaN makes all results NaN, which vf_store_pairs()
  * does not take. */
 VF_INLINE void softmax_write_row(char *y, int32_t type, bool paired, int count, const float *buffer, float row_shift,
@@ -121,15 +223,16 @@ VF_INLINE void softmax_write_row(char *y, int32_t type, bool paired, int count, 
 {
     const int size = type == KILN_FLOAT32 ? 4 : 2;
     const vf shift = vf_set1(row_shift), factor = vf_set1(row_factor);
+    const bool near = paired && row_factor == row_factor;
     int j = 0, full = whole ? count : count - VF_LANES + 1;
-    if (paired && row_factor == row_factor)
+    if (near)
         for (; j + 2 * VF_LANES <= count; j += 2 * VF_LANES)
             vf_store_pairs(y + j * size, softmax_result(buffer + j, shift, factor, step),
                            softmax_result(buffer + j + VF_LANES, shift, factor, step));
     for (; j < full; j += VF_LANES)
-        vf_store_type(y + j * size, type, softmax_result(buffer + j, shift, factor, step));
+        vf_store_type(y + j * size, type, softmax_rest(buffer + j, shift, factor, step, near));
     if (j < count)
-        vf_store_type_tail(y + j * size, type, softmax_result(buffer + j, shift, factor, step), count - j);
+        vf_store_type_tail(y + j * size, type, softmax_rest(buffer + j, shift, factor, step, near), count - j);
 }
 
 VF_INLINE void softmax_write_type(const softmax_block *y, int32_t type, bool paired, const float *buffer,
@@ -159,11 +262,6 @@ VF_INLINE void softmax_write_step(const softmax_block *y, bool paired, const flo
         else
             softmax_write_type(y, KILN_BFLOAT16, false, buffer, shift, factor, step, out);
     }
-}
-
-static inline bool softmax_paired(const kiln_softmax_problem *p)
-{
-    return p->x.type == KILN_BFLOAT16 && p->y.type == KILN_BFLOAT16;
 }
 
 static void softmax_write(const kiln_softmax_problem *p, const softmax_block *y, const float *buffer,
@@ -209,6 +307,20 @@ static void softmax_close_rows(const kiln_softmax_problem *p, int64_t r, int row
         row->factor[i] = row->sum[i] != 0 ? 1 / row->sum[i] : 0;
 }
 
+/* The maxima of a block's rows; the buffer holds them then, unless exponentials come straight from them. */
+static void softmax_maxima(const kiln_softmax_problem *p, const softmax_block *x, int group, float *buffer, float *max)
+{
+    const bool direct = softmax_is_direct(p);
+    vf lane[VF_LANES];
+    if (direct)
+        softmax_top(x, lane);
+    else
+        softmax_load(x, softmax_paired(p), p->scale, -INFINITY, buffer, lane);
+    softmax_max_rows(lane, x->rows, group, max);
+    if (direct)
+        softmax_top_again(x, max);
+}
+
 /*
  * Rows of one chunk, a block at a time: read once, everything else happens in L1. The same on both rungs.
  */
@@ -229,12 +341,11 @@ static void softmax_short_rows(void *arg, int32_t worker, int64_t begin, int64_t
         rows = softmax_block_rows(p, group, r, end);
         softmax_block x, y;
         softmax_block_set(&x, p, &p->x, r, rows, 0);
-        softmax_load(&x, softmax_paired(p), p->scale, -INFINITY, buffer.element, lane);
-        softmax_max_rows(lane, rows, group, row.max);
+        softmax_maxima(p, &x, group, buffer.element, row.max);
         softmax_shift_rows(&row, rows);
         if (write)
             softmax_block_set(&y, p, &p->y, r, rows, 0);
-        softmax_exp(buffer.element, &x, write ? y.at : NULL, p->y.type, row.shift, write && !log, &out, lane);
+        softmax_exp(p, buffer.element, &x, write ? y.at : NULL, row.shift, write && !log, &out, lane);
         softmax_sum_rows(lane, rows, group, row.sum);
         softmax_close_rows(p, r, rows, &row);
         if (write)
@@ -293,9 +404,9 @@ static void (*softmax_short(const kiln_softmax_problem *p))(void *, int32_t, int
 /* A chunk of a long row in the buffer; returns its maximum. */
 static float softmax_chunk_load(const kiln_softmax_problem *p, const softmax_block *x, float *buffer)
 {
-    vf top;
-    softmax_load(x, softmax_paired(p), p->scale, -INFINITY, buffer, &top);
-    return vf_hmax(top);
+    float max;
+    softmax_maxima(p, x, 1, buffer, &max);
+    return max;
 }
 
 static float softmax_chunk_exp(const kiln_softmax_problem *p, float *buffer, const softmax_block *x, char *y, float m,
@@ -303,7 +414,7 @@ static float softmax_chunk_exp(const kiln_softmax_problem *p, float *buffer, con
 {
     vf sum;
     float shift = softmax_shift(m);
-    softmax_exp(buffer, x, y, p->y.type, &shift, keep, out, &sum);
+    softmax_exp(p, buffer, x, y, &shift, keep, out, &sum);
     return vf_hsum(sum);
 }
 
@@ -348,7 +459,8 @@ static void softmax_chunk_write(const softmax_forward_call *call, int64_t r, int
     if (kept == NULL) {
         softmax_block x;
         softmax_block_set(&x, p, &p->x, r, 1, c);
-        softmax_chunk_load(p, &x, buffer.element);
+        if (!softmax_is_direct(p))
+            softmax_chunk_load(p, &x, buffer.element);
         if (!log)
             softmax_chunk_exp(p, buffer.element, &x, y.at, row.shift, true, out);
         kept = buffer.element;
@@ -370,6 +482,13 @@ static void softmax_share_write(void *arg, int32_t worker, int64_t begin, int64_
                             NULL, &out);
     }
     softmax_output_close(&out);
+}
+
+static void softmax_forward_numerics(const kiln_problem *problem, kiln_numerics *numerics)
+{
+    softmax_numerics(problem, numerics);
+    if (softmax_is_half(&problem->softmax))
+        numerics->exp_error = VF_EXP_HALF_ERROR;
 }
 
 static size_t softmax_forward_cut_workspace(const kiln_softmax_problem *p)

@@ -115,5 +115,5 @@ static const kiln_cpu_kernel softmax_forward_online = {
     .supports = softmax_supports,
     .workspace = softmax_forward_online_workspace,
     .run = softmax_forward_online_run,
-    .numerics = softmax_numerics,
+    .numerics = softmax_forward_numerics,
 };

@@ -20,7 +20,8 @@ static double softmax_three_pass_sum(const kiln_softmax_problem *p, int64_t r, i
     softmax_buffer buffer;
     softmax_block x;
     softmax_block_set(&x, p, &p->x, r, 1, c);
-    softmax_chunk_load(p, &x, buffer.element);
+    if (!softmax_is_direct(p))
+        softmax_chunk_load(p, &x, buffer.element);
     return softmax_chunk_exp(p, buffer.element, &x, NULL, m, false, out);
 }
 
@@ -111,5 +112,5 @@ static const kiln_cpu_kernel softmax_forward_three_pass = {
     .supports = softmax_supports,
     .workspace = softmax_forward_three_pass_workspace,
     .run = softmax_forward_three_pass_run,
-    .numerics = softmax_numerics,
+    .numerics = softmax_forward_numerics,
 };

@@ -186,6 +186,73 @@ static void softmax_load(const softmax_block *x, bool paired, float scale, float
     }
 }
 
+/*
+ * The maximum of a row where it lies, lane by lane. Words of 16 bits are compared as integers, which is right unless there
+ * is no number above 0 (softmax_top_again()) or a NaN, whose row is NaN whatever its maximum. The last vector overlaps the one
+ * before it.
+ */
+VF_INLINE vf softmax_top_words(const char *x, int32_t type, int count)
+{
+    enum { WORDS = 2 * VF_LANES };
+    vw top[2] = {vw_least(), vw_least()};
+    int j = 0;
+    for (; j + 2 * WORDS <= count; j += 2 * WORDS) {
+        top[0] = vw_max(top[0], x + 2 * j);
+        top[1] = vw_max(top[1], x + 2 * (j + WORDS));
+    }
+    if (j + WORDS <= count)
+        top[0] = vw_max(top[0], x + 2 * j);
+    top[1] = vw_max(top[1], x + 2 * (count - WORDS));
+    return vf_max(vw_top(top[0], type), vw_top(top[1], type));
+}
+
+/* The same for numbers of any sign. NaN is left out. */
+VF_INLINE vf softmax_top_row(const char *x, int32_t type, int count)
+{
+    const vf least = vf_set1(-INFINITY);
+    vf top[4] = {least, least, least, least};
+    int j = 0;
+    for (; j + 4 * VF_LANES <= count; j += 4 * VF_LANES)
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; u++)
+            top[u] = vf_max(vf_load_type(x + 2 * (j + u * VF_LANES), type), top[u]);
+    for (; j + VF_LANES <= count; j += VF_LANES)
+        top[0] = vf_max(vf_load_type(x + 2 * j, type), top[0]);
+    if (j < count) {
+        vf s = vf_load_type_tail(x + 2 * j, type, count - j);
+        top[1] = vf_max(vf_select(vm_first(count - j), s, least), top[1]);
+    }
+    return vf_max(vf_max(top[0], top[1]), vf_max(top[2], top[3]));
+}
+
+VF_INLINE void softmax_top_type(const softmax_block *x, int32_t type, vf *top)
+{
+    const char *at = x->at;
+    for (int i = 0; i < x->rows; i++, at += x->step)
+        if (x->count < 2 * VF_LANES)
+            top[i] = softmax_top_row(at, type, x->count);
+        else
+            top[i] = softmax_top_words(at, type, x->count);
+}
+
+/* Unit stride, 16 bits: lane by lane, top[i] = the maximum of row i, as softmax_top_words() has it. */
+static void softmax_top(const softmax_block *x, vf *top)
+{
+    if (x->type == KILN_FLOAT16)
+        softmax_top_type(x, KILN_FLOAT16, top);
+    else
+        softmax_top_type(x, KILN_BFLOAT16, top);
+}
+
+/* Rows of words that hold no number above 0. */
+static void softmax_top_again(const softmax_block *x, float *max)
+{
+    for (int i = 0; i < x->rows; i++)
+        if (!(max[i] > 0))
+            max[i] = vf_hmax(x->type == KILN_FLOAT16 ? softmax_top_row(x->at + i * x->step, KILN_FLOAT16, x->count)
+                                                     : softmax_top_row(x->at + i * x->step, KILN_BFLOAT16, x->count));
+}
+
 /* Of each row of a block of `group` from its lanes. A block with fewer rows (the last) gives them the same bits. */
 static void softmax_max_rows(vf *lane, int rows, int group, float *max)
 {

@@ -35,6 +35,12 @@ static const softmax_case cases[] = {
     {.rank = 6, .shape = {2, 1, 2, 1, 2, 40001}}, {.rank = 2, .shape = {6, 40961}, .poison = true}, {.rank = 2, .shape = {6, 40961}, .poison = true, .log = true}, {.rank = 2, .shape = {6, 81921}, .poison = true, .type = B16, .scale = -2}, {.rank = 2, .shape = {3, 40963}, .in_place = true}, {.rank = 2, .shape = {3, 81927}, .in_place = true, .type = F16, .log = true, .in_strides = STRIDES_PADDED},
     {.rank = 2, .shape = {3, 40961}, .no_y = true}, {.rank = 2, .shape = {3, 40961}, .no_lse = true, .spread = 1e4}, {.rank = 2, .shape = {3, 81921}, .spread = 60, .type = F16}, {.rank = 2, .shape = {3, 40961}, .max_sms = 1}, {.rank = 2, .shape = {3, 40961}, .max_sms = 3, .scale = 0.25f}, {.rank = 2, .shape = {2, 40961}, .invariant = true}, {.rank = 2, .shape = {1, 300001}, .spread = 60},
     {.rank = 2, .shape = {20, 8193}}, {.rank = 2, .shape = {9, 16385}, .type = B16}, {.rank = 2, .shape = {5, 20000}, .type = F16, .invariant = true},
+    /* 16 bits in and out, no lse: the way straight from the words */
+    {.rank = 2, .shape = {37, 95}, .type = B16, .no_lse = true}, {.rank = 2, .shape = {37, 95}, .type = F16, .no_lse = true, .spread = 60}, {.rank = 2, .shape = {40, 64}, .type = B16, .no_lse = true, .spread = 60},
+    {.rank = 2, .shape = {40, 333}, .type = B16, .no_lse = true, .poison = true}, {.rank = 2, .shape = {40, 333}, .type = F16, .no_lse = true, .poison = true}, {.rank = 2, .shape = {40, 9}, .type = B16, .no_lse = true, .poison = true},
+    {.rank = 2, .shape = {37, 5000}, .type = B16, .no_lse = true, .poison = true}, {.rank = 2, .shape = {3, 5000}, .type = F16, .no_lse = true, .spread = 1e3}, {.rank = 2, .shape = {37, 2049}, .type = F16, .no_lse = true, .in_place = true},
+    {.rank = 2, .shape = {37, 2049}, .type = B16, .in_place = true, .in_strides = STRIDES_PADDED}, {.rank = 3, .shape = {7, 5, 48}, .in_strides = STRIDES_SEQ_FIRST, .out_strides = STRIDES_REVERSED, .type = B16, .no_lse = true},
+    {.rank = 2, .shape = {61, 1}, .type = B16, .no_lse = true, .poison = true}, {.rank = 2, .shape = {9, 70}, .type = F16, .no_lse = true, .scale = 3}, {.rank = 2, .shape = {9, 70}, .type = F32, .out_type = B16, .no_lse = true},
     {.rank = 2, .shape = {0, 70}}, {.rank = 2, .shape = {9, 0}}, {.rank = 3, .shape = {3, 0, 0}}, {.rank = 1, .shape = {0}}, {.rank = 2, .shape = {9, 0}, .log = true, .no_y = true},
 };
 /* clang-format on */
@@ -79,9 +85,33 @@ START_TEST(widths)
 }
 END_TEST
 
+/* Maxima of rows of 16 bits are found on their words: of either sign, a zero of either sign, -inf beside it, at any place. */
+START_TEST(words)
+{
+    static const double top[] = {3, 1e-40, 0.0, -0.0, -1e-40, -2, -60000}, rest[] = {-0.0, -3, -65000, -INFINITY};
+    const char *algorithm = test_softmax_algorithms[_i % TEST_SOFTMAX_ALGORITHMS];
+    const int64_t tops = sizeof top / sizeof *top, kinds = tops * (int64_t)(sizeof rest / sizeof *rest);
+    for (int64_t n = 1; n <= 2200; n += n < 70 ? 1 : 531) {
+        test_softmax *s = test_softmax_new(KILN_OP_SOFTMAX_FORWARD,
+                                           &(softmax_case){.rank = 2,
+                                                           .shape = {kinds, n},
+                                                           .type = _i / TEST_SOFTMAX_ALGORITHMS % 2 ? B16 : F16,
+                                                           .no_lse = _i / TEST_SOFTMAX_ALGORITHMS / 2 != 0});
+        for (int64_t r = 0; r < kinds; r++)
+            for (int64_t j = 0; j < n; j++)
+                test_put(s->in, r * n + j, j == (7 * r + n / 2) % n ? top[r % tops] : rest[r / tops]);
+        if (test_softmax_run(s, test_context(), algorithm) != KILN_OK)
+            return;
+        test_release_all();
+    }
+}
+END_TEST
+
 START_TEST(equal_bits)
 {
     static const softmax_case shapes[] = {{.rank = 2, .shape = {37, 999}},
+                                          {.rank = 2, .shape = {37, 999}, .type = B16, .no_lse = true},
+                                          {.rank = 2, .shape = {3, 70001}, .type = B16, .no_lse = true},
                                           {.rank = 2, .shape = {3, 100003}, .type = F16},
                                           {.rank = 3, .shape = {3, 5, 77}, .in_strides = STRIDES_TRANSPOSED}};
     const char *algorithm = test_softmax_algorithms[_i % TEST_SOFTMAX_ALGORITHMS];
@@ -154,7 +184,8 @@ static Suite *suite(void)
     TCase *t = test_tcase(s, "forward");
     tcase_add_loop_test(t, forward, 0, CASES * TEST_SOFTMAX_ALGORITHMS);
     tcase_add_loop_test(t, widths, 0, 3 * TEST_SOFTMAX_ALGORITHMS);
-    tcase_add_loop_test(t, equal_bits, 0, 3 * TEST_SOFTMAX_ALGORITHMS);
+    tcase_add_loop_test(t, words, 0, 4 * TEST_SOFTMAX_ALGORITHMS);
+    tcase_add_loop_test(t, equal_bits, 0, 5 * TEST_SOFTMAX_ALGORITHMS);
     t = test_tcase(s, "backward");
     tcase_add_loop_test(t, backward, 0, CASES);
     tcase_add_test(t, every_argument);
