@@ -282,6 +282,11 @@ VF_INLINE vf vw_top(vw x, int32_t type)
     return vf_max(vf_widen_(_mm256_castsi256_si128(x), type), vf_widen_(_mm256_extracti128_si256(x, 1), type));
 }
 
+VF_INLINE void vf_pause(void)
+{
+    _mm_pause();
+}
+
 #define VF_STREAMS 1
 VF_INLINE void vf_stream_line(void *to, const void *from)
 {

@@ -296,6 +296,11 @@ VF_INLINE vf vw_top(vw x, int32_t type)
     return vf_max(vf_widen_(_mm512_castsi512_si256(x), type), vf_widen_(_mm512_extracti64x4_epi64(x, 1), type));
 }
 
+VF_INLINE void vf_pause(void)
+{
+    _mm_pause();
+}
+
 #define VF_STREAMS 1
 VF_INLINE void vf_stream_line(void *to, const void *from)
 {

@@ -306,6 +306,11 @@ VF_INLINE vf vw_top(vw x, int32_t type)
     return vf_max(vf_widen_(vget_low_u16(u), type), vf_widen_(vget_high_u16(u), type));
 }
 
+VF_INLINE void vf_pause(void)
+{
+    __asm__ __volatile__("yield");
+}
+
 #define VF_STREAMS 0 /* STNP is a hint only, and no compiler has it in C */
 VF_INLINE void vf_stream_line(void *to, const void *from)
 {

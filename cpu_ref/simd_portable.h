@@ -8,7 +8,7 @@
  * load_pairs(p,&even,&odd): of 2·VF_LANES bf16 numbers those at even places and those at odd ones; store_pairs(p,even,odd)
  * puts numbers that are not NaN back, rounded as near_bf16(x) does: to nearest, halves away from zero, which is one sum;
  * vw = 2·VF_LANES words of 16 bits, for maxima of rows: vw_least, vw_max(x,p), vw_top(x,type), all below;
- * vf_exp vf_exp_half vf_tanh (simd_math.inc.h); vf_stream_line(to,from): 64 aligned bytes past the caches, where VF_STREAMS says that
+ * vf_pause: in a loop that looks at what another thread writes; vf_exp vf_exp_half vf_tanh (simd_math.inc.h); vf_stream_line(to,from): 64 aligned bytes past the caches, where VF_STREAMS says that
  * there is such a store, in order for other threads after vf_stream_fence(). Tails (0 <= n <= VF_LANES) touch n elements,
  * read 0 in the others. No alignment is asked.
  *
@@ -311,6 +311,10 @@ VF_INLINE vw vw_max(vw x, const void *p)
 VF_INLINE vf vw_top(vw x, int32_t type)
 {
     return vf_max(vf_load_type(x.word, type), vf_load_type(x.word + VF_LANES, type));
+}
+
+VF_INLINE void vf_pause(void)
+{
 }
 
 #define VF_STREAMS 0

@@ -431,6 +431,26 @@ static softmax_state softmax_merge(softmax_state a, softmax_state b)
     return (softmax_state){m, a.l * softmax_weight(a.m, shift) + b.l * softmax_weight(b.m, shift)};
 }
 
+/* Chunks are joined a unit of them at a time, and units to the row: the same for one worker and for many. */
+enum { SOFTMAX_UNIT = 8 };
+
+static inline int64_t softmax_units(int64_t chunks)
+{
+    return (chunks + SOFTMAX_UNIT - 1) / SOFTMAX_UNIT;
+}
+
+static inline softmax_state softmax_nothing(void)
+{
+    return (softmax_state){-INFINITY, 0};
+}
+
+/* Chunk c of a row joins its unit. True: it was its last one. */
+static inline bool softmax_join(softmax_state *unit, softmax_state chunk, int64_t c, int64_t chunks)
+{
+    *unit = softmax_merge(c % SOFTMAX_UNIT == 0 ? softmax_nothing() : *unit, chunk);
+    return c % SOFTMAX_UNIT == SOFTMAX_UNIT - 1 || c == chunks - 1;
+}
+
 /* The most elements of a row whose chunks keep their own maxima. What is kept of rows up to a quarter of it stays in a
  * core's second cache, of longer ones in the third. */
 enum { SOFTMAX_KEEP = 1 << 20, SOFTMAX_KEEP_CHUNKS = SOFTMAX_KEEP / SOFTMAX_CHUNK + 1 };

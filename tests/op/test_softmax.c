@@ -111,7 +111,7 @@ START_TEST(equal_bits)
 {
     static const softmax_case shapes[] = {{.rank = 2, .shape = {37, 999}},
                                           {.rank = 2, .shape = {37, 999}, .type = B16, .no_lse = true},
-                                          {.rank = 2, .shape = {3, 70001}, .type = B16, .no_lse = true},
+                                          {.rank = 2, .shape = {5, 300001}, .type = B16, .no_lse = true},
                                           {.rank = 2, .shape = {3, 100003}, .type = F16},
                                           {.rank = 3, .shape = {3, 5, 77}, .in_strides = STRIDES_TRANSPOSED}};
     const char *algorithm = test_softmax_algorithms[_i % TEST_SOFTMAX_ALGORITHMS];
