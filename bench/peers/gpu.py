@@ -100,6 +100,7 @@ def softmax_rows():
             name = f"softmax {str(dtype)[6:]} {total // n}x{n}"
             if not wanted(name):
                 continue
+            kiln.forget()
             x = torch.randn(total // n, n, device=device, dtype=dtype)
             y = torch.full_like(x, float("nan"))
             run, kernel = kiln.softmax(x, y)
@@ -132,6 +133,7 @@ def peers(q, k, v, causal):
 
 def compare(name, dtype, b, s, h, h_k, d, causal, rungs):
     """A row: the rungs beside the peers."""
+    kiln.forget()
     q, k, v = (torch.randn(b, s, heads, d, device=device, dtype=dtype).transpose(1, 2) for heads in (h, h_k, h_k))
     flops = 4 * b * h * s * s * d * (0.5 if causal else 1)
     runs, labels = [], []
@@ -292,6 +294,7 @@ def backward_rows(dtypes, dims, lengths):
                     if not wanted(name):
                         continue
                     b, h = 16384 // s, 2048 // d
+                    kiln.forget()
                     q, k, v, dout = (torch.randn(b, s, h, d, device=device, dtype=dtype).transpose(1, 2) for _ in range(4))
                     o, lse = torch.empty_like(q), torch.empty(b, h, s, device=device)
                     dq, dk, dv = (torch.full_like(q, float("nan")) for _ in range(3))

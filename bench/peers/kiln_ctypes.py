@@ -56,7 +56,13 @@ class Kiln:
         self.device_type = {"cpu": 1, "cuda": 2, "hip": 10}[backend]
         options = Options(c.sizeof(Options), backend.encode(), 0, threads)
         self._check(self.lib.kiln_context_create(c.byref(self.context), c.byref(options)))
-        self.keep = []
+        self.keep, self.workspaces = [], []
+
+    def forget(self):
+        """Lets go of the tensors and workspaces of the calls so far, which must not run again."""
+        for workspace in self.workspaces:
+            self._check(self.lib.kiln_free(self.context, workspace))
+        self.keep, self.workspaces = [], []
 
     def _check(self, status):
         if status:
@@ -78,6 +84,7 @@ class Kiln:
         self._check(self.lib.kiln_malloc(self.context, size, c.byref(workspace)))
         run = getattr(self.lib, f"kiln_{name}")
         self.keep.append(args)
+        self.workspaces.append(workspace)
         return lambda: self._check(run(self.context, c.byref(args), workspace, size, self.stream)), why.value.decode()
 
     def forward_args(self, q, k, v, o, lse=None, causal=False, **fields):
