@@ -176,7 +176,9 @@ static void numerics(const gpu_device *device, const kiln_problem *problem, kiln
     (void)device;
     *numerics = attention_numerics(true, p->q.type, 24 + (of_k > of_q ? of_k : of_q));
     if (p->q.type == KILN_FLOAT16)
-        numerics->p_floor = 0x1p-25 / (1 << GPU_WGMMA_LIFT);
+        numerics->p_floor = 0x1p-25 / (1 << GPU_WGMMA_LIFT_F16);
+    else
+        numerics->exp_error = 0x1p-19; /* the exponent is larger by LIFT, and so is its rounding */
 }
 
 const gpu_method GPU_NAME(gpu_attention_backward_wgmma) = {

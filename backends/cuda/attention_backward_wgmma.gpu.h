@@ -13,8 +13,9 @@
 // Where there are few keys for many query heads, several items share a KV head's keys, each for a part of its heads; their dK and dV
 // go to memory in fp32, and `finish` adds them up.
 //
-// fp16: P and dS are larger by 2^LIFT, which the scales of dv, dk and dq take back. What rounds to 0 in fp16 is then below
-// 2^-(25 + LIFT), and dS may reach 2^(16 - LIFT): what is beyond becomes infinite, and is done again by fp32 arithmetic.
+// P and dS are larger by 2^LIFT, which the scales of dv, dk and dq take back. fp16: what rounds to 0 is then below 2^-(25 + LIFT),
+// and dS may reach 2^(16 - LIFT): what is beyond becomes infinite, and is done again by fp32 arithmetic. bf16: additions to memory
+// take what is below 2^-126 for 0, which is 2^-(126 + LIFT) of dq.
 //
 //   prepare  D = Σ do·o - dlse, -lse·log2(e) (+ LIFT), zeroes dQ; writes down what each block of `main` works on
 //   main     dK, dV, dQ                                          finish   dQ scaled and rounded; parts of dK and dV joined
@@ -37,7 +38,7 @@ GPU_FN int wgmma_row_slot(int c)
 
 template <class E> GPU_FN constexpr int wgmma_lift()
 {
-    return __is_same(E, gpu_half) ? GPU_WGMMA_LIFT : 0;
+    return __is_same(E, gpu_half) ? GPU_WGMMA_LIFT_F16 : GPU_WGMMA_LIFT_BF16;
 }
 template <class E> GPU_FN float wgmma_lowered(float scale)
 {

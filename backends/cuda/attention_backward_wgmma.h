@@ -6,9 +6,10 @@
 #include "tensor_map.h"
 
 enum {
-    GPU_WGMMA_ROWS = 64,  /* of a tile that is done again, and keys of a warpgroup */
-    GPU_WGMMA_KEYS = 128, /* of a block at head sizes up to 128 */
-    GPU_WGMMA_LIFT = 6,   /* fp16: P and dS are larger by 2^6 */
+    GPU_WGMMA_ROWS = 64,    /* of a tile that is done again, and keys of a warpgroup */
+    GPU_WGMMA_KEYS = 128,   /* of a block at head sizes up to 128 */
+    GPU_WGMMA_LIFT_F16 = 6, /* P and dS are larger by 2^this */
+    GPU_WGMMA_LIFT_BF16 = 24,
 };
 
 /* What one block of the main kernel works on: `prepare` writes it down, or one thread would spend 2 us on it while its block
