@@ -103,6 +103,12 @@ static int32_t rows_of(const gpu_device *device, const kiln_attention_problem *p
     return best;
 }
 
+static bool has_equal_tiles(const kiln_attention_problem *p)
+{
+    return !p->masked && !kiln_view_present(&p->cu_seqlens_q) && !kiln_view_present(&p->cu_seqlens_k) &&
+           !kiln_view_present(&p->seqused_q) && !kiln_view_present(&p->seqused_k);
+}
+
 /*
  * Does it pay to take tiles from a counter? Zeroing it costs about two microseconds, which short problems do not have. A function
  * of the metadata: it decides about the workspace.
@@ -111,7 +117,8 @@ static bool takes_counter(const gpu_device *device, const kiln_attention_problem
 {
     const int64_t tiles = p->batch * p->heads * attention_ceil(p->seqlen_q, rows_of(device, p));
     const double work = (double)p->batch * (double)p->heads * (double)p->seqlen_q * (double)p->seqlen_k;
-    return work * (double)(p->d + p->d_v) > 1.5e10 && tiles <= (GPU_WGMMA_ROUNDS / 2) * blocks_of(device, p, tiles);
+    return work * (double)(p->d + p->d_v) > (has_equal_tiles(p) ? 1e11 : 1.5e10) &&
+           tiles <= (GPU_WGMMA_ROUNDS / 2) * blocks_of(device, p, tiles);
 }
 
 static size_t workspace_of(const gpu_device *device, const kiln_problem *problem)
@@ -126,9 +133,7 @@ static void deal(const gpu_device *device, gpu_wgmma_args *a)
     const kiln_attention_problem *p = &a->base.p;
     const int64_t heads = p->batch * p->heads, tiles = a->base.q_tiles, blocks = blocks_of(device, p, heads * tiles);
     int64_t section = 1, slots = tiles;
-    const bool equal = !p->masked && !kiln_view_present(&p->cu_seqlens_q) && !kiln_view_present(&p->cu_seqlens_k) &&
-                       !kiln_view_present(&p->seqused_q) && !kiln_view_present(&p->seqused_k);
-    if (a->counters && !equal) {
+    if (a->counters && !has_equal_tiles(p)) {
         const int64_t per_head = p->seqlen_k * (p->d + p->d_v) * 2 * p->heads_k / p->heads;
         while (section < heads && 2 * section * per_head <= device->l2_bytes / 2)
             section *= 2;
@@ -182,7 +187,7 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     return gpu_launch(device, k, &a, blocks, stream);
 }
 
-/* As mma. Where the maximum was looked for, a weight is at least 2^5 (fp16) or 2^-24 (bf16): there the exponent is 24 larger, and
+/* As mma. Where the maximum was looked for, a weight is at least 2^5 (fp16) or 2^-12 (bf16): there the exponent is larger by 12, and
  * so is its rounding. */
 static void numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
 {
@@ -192,7 +197,7 @@ static void numerics(const gpu_device *device, const kiln_problem *problem, kiln
     if (p->q.type == KILN_FLOAT16)
         numerics->p_floor = 0x1p-30;
     else
-        numerics->p_floor = 0x1p-80, numerics->exp_error = 0x1p-19;
+        numerics->p_floor = 0x1p-100, numerics->exp_error = 0x1p-19;
 }
 
 const gpu_method GPU_NAME(gpu_attention_forward_wgmma) = {

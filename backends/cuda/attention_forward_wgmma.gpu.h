@@ -7,12 +7,12 @@
 //   a block stays for many tiles (BM queries each) and takes the next one's Q while it works;
 //   the guard: the row maximum is looked for in the first blocks only. bf16 has the exponents of fp32, so weights far above 1
 //   lose nothing; the block's row sum, which is needed anyway, tells when they exceed 2^40, and that block is done again.
-//   The maximum weighs 2^-24, so that sums of V near the end of the range stay in it.
+//   The maximum weighs 2^-12, so that sums of V near the end of the range stay in it.
 //   fp16 ends at 2^16, so there the maximum weighs 2^5 and the limit is 2^15.
 //
 // Accepts: what the method (attention_forward_wgmma.c) calls plain: windows of step 1, lengths, packing, GQA, sinks; aligned rows.
 // Tiles whose result is not finite are done again at the end by mma's careful passes, so hidden NaN and Inf never count. So are
-// those that hold next to nothing, if V does: small weights of numbers below 2^-40 may have been lost.
+// those that hold means next to nothing, of which products below 2^-149 may be missing.
 //
 // Bytes requested and FLOPs: as flash2, with BM for BR.
 #pragma once
@@ -70,10 +70,10 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
     static constexpr int PANELS = (D + 63) / 64, PANELS_V = (DV + 63) / 64, PANEL_Q = 64 * 64, PANEL_KV = BN * 64;
     static constexpr int ROUNDS = GPU_WGMMA_ROUNDS; // that are told apart
     static constexpr bool HALF = __is_same(E, gpu_half);
-    // The largest weight that was looked for is 2^SHIFT. Of a mean that is below FAINT (bits of bf16: 2^-85), products with V may
-    // be missing that were below 2^-149; they were not, unless V has numbers below FAINT_V (2^-40).
-    static constexpr float LAG = 8.f, SHIFT = HALF ? 5.f : -24.f, LIMIT = HALF ? 0x1p15f : 0x1p40f;
-    static constexpr uint32_t FAINT = HALF ? 0 : (127 - 85) << 7, FAINT_V = (127 - 40) << 7;
+    // The largest weight that was looked for is 2^SHIFT. Products with V are missing if they were below 2^-149: they matter to a
+    // mean below FAINT (bits of bf16: 2^-121). One that is exactly 0 misses no more than half of the least number of bf16.
+    static constexpr float LAG = 8.f, SHIFT = HALF ? 5.f : -12.f, LIMIT = HALF ? 0x1p15f : 0x1p40f;
+    static constexpr uint32_t FAINT = HALF ? 0 : (127 - 121) << 7;
     static_assert(careful::BR == BM, "a tile is a careful block");
 
     struct slot {
@@ -91,10 +91,8 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
             pipeline pipe;
             typename careful::shared careful_room;
         };
-        uint32_t bad[ROUNDS / 32];   // rounds to do again; the last bit: all from there on
-        uint32_t faint[ROUNDS / 32]; // or only if V has such numbers
-        uint32_t faint_columns;      // in these groups of 8 columns
-        int32_t items[ROUNDS];       // who is ready takes: of my rounds
+        uint32_t bad[ROUNDS / 32]; // rounds to do again; the last bit: all from there on
+        int32_t items[ROUNDS];     // who is ready takes: of my rounds
     };
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
 
@@ -172,9 +170,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
             gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v);
         }
         if (gpu_thread() < ROUNDS / 32)
-            sh.bad[gpu_thread()] = sh.faint[gpu_thread()] = 0;
-        if (gpu_thread() == 0)
-            sh.faint_columns = 0;
+            sh.bad[gpu_thread()] = 0;
         gpu_block_barrier();
         const int wg = gpu_warpgroup();
         if (wg == NWG) {
@@ -562,7 +558,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
             issue_values(me);
         }
         float factor[2];
-        bool open = false, faint = false;
+        bool open = false;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const bool here = row + 8 * h < t.rows;
@@ -592,68 +588,21 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
                 wgmma_store_row<E, DV>((E *)t.o + (row + 8 * h) * p.o.stride[2], row + 8 * h < t.rows, (int)p.d_v,
                                        [&](int i, int e) { return me.o[4 * i + 2 * h + e] * factor[h]; });
             open |= seen.template overflows<E>();
-            faint |= seen.below(FAINT) && factor[h] != 0;
+            if constexpr (FAINT > 0)
+                if (gpu_wave_any(seen.faint(FAINT))) { // what is not settled is NaN
+                    open = true;
+#pragma unroll
+                    for (int i = 0; i < DV / 4; i++) {
+                        const int col = i / 2 * 8 + gpu_lane() % 4 * 2 + i % 2;
+                        const float y = gpu_abs(me.o[i / 2 * 4 + 2 * h + i % 2] * factor[h]);
+                        if (y > 0 && y < 0x1p-121f && row + 8 * h < t.rows && col < p.d_v)
+                            ((E *)t.o)[(row + 8 * h) * p.o.stride[2] + col] = gpu_from_float<E>(__builtin_nanf(""));
+                    }
+                }
         }
         const int bit = t.round < ROUNDS - 1 ? t.round : ROUNDS - 1;
         if (gpu_wave_any(open) && gpu_lane() == 0)
             gpu_shared_or(&sh.bad[bit / 32], 1u << bit % 32);
-        if constexpr (FAINT > 0)
-            if (gpu_wave_any(faint)) {
-                uint32_t columns = 0;
-#pragma unroll
-                for (int i = 0; i < DV / 2; i++)
-                    columns |= (gpu_abs(me.o[i] * factor[i / 2 % 2]) < 0x1p-84f ? 1u : 0u) << i / 4;
-                gpu_shared_or(&sh.faint_columns, columns);
-                gpu_shared_or(&sh.faint[bit / 32], 1u << bit % 32);
-            }
-    }
-
-    // Has V, where the tile looks, numbers so small that their products may be lost? Then the means that may be wrong become NaN.
-    static GPU_FN bool has_faint_values(const args &a, const shared &sh, const place &at)
-    {
-        const auto &p = a.base.p;
-        const kiln_sequence s = gpu_sequence_of(p, at.batch, false);
-        const wgmma_tile t = tile_of(a, s, at, 0);
-        const int begin = t.begin(t.q0), end = t.end(t.q0 + t.rows - 1), cols = (int)p.d_v / 8;
-        const gpu_rows<E> v(gpu_rows<E>(p.v, s.k_batch, at.head / (int)(p.heads / p.heads_k)).from(s.k_row + begin));
-        // Is one of eight numbers below the limit? 0 does not count where it is `but_zero`.
-        const auto faint = [](const uint32_t *words, uint32_t limit, uint32_t but_zero) {
-            bool found = false;
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                found |= (words[i / 2] >> i % 2 * 16 & 0x7fff) - but_zero < limit - but_zero;
-            return found;
-        };
-        constexpr int AHEAD = 8, THREADS = 128 * NWG; // loads under way: the rest of the machine waits for this block
-        bool found = false;
-#pragma unroll 1
-        for (int g = 0; g < cols; g++) {
-            if (!(sh.faint_columns >> g & 1))
-                continue;
-#pragma unroll 1
-            for (int j = begin + gpu_thread(); j < end; j += AHEAD * THREADS) {
-                uint32_t words[AHEAD][4] = {};
-#pragma unroll
-                for (int i = 0; i < AHEAD; i++)
-                    if (j + i * THREADS < end)
-                        gpu_move<16>(words[i], v.at(j - begin + i * THREADS, 8 * g));
-#pragma unroll
-                for (int i = 0; i < AHEAD; i++)
-                    found |= faint(words[i], FAINT_V, 1);
-            }
-        }
-        if (!gpu_block_any(found)) // the producer is gone
-            return false;
-#pragma unroll 1
-        for (int u = gpu_thread(); u < t.rows * cols; u += THREADS) {
-            E *o = (E *)t.o + u / cols * p.o.stride[2] + u % cols * 8;
-            uint32_t words[4];
-            const uint32_t nan[4] = {0x7fff7fff, 0x7fff7fff, 0x7fff7fff, 0x7fff7fff};
-            gpu_move<16>(words, o);
-            if (faint(words, FAINT, 0))
-                gpu_put<16>(o, nan);
-        }
-        return true;
     }
 
     // What was not settled, by mma's careful passes, when all else is done.
@@ -662,7 +611,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         gpu_named_barrier(1, 128 * NWG); // all have noted, and need the slots no longer
         bool any = false;
         for (int i = 0; i < ROUNDS / 32; i++)
-            any |= (sh.bad[i] | sh.faint[i]) != 0;
+            any |= sh.bad[i] != 0;
         if (!any)
             return;
 #pragma unroll 1
@@ -675,11 +624,10 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
                 item = sh.items[round];
             } else if (!deal(a, sh, round, item))
                 return;
-            const bool bad = sh.bad[bit / 32] >> bit % 32 & 1;
-            if (!bad && !(sh.faint[bit / 32] >> bit % 32 & 1))
+            if (!(sh.bad[bit / 32] >> bit % 32 & 1))
                 continue;
             const place at = place_of(a, item);
-            if (at.m < 0 || (!bad && !has_faint_values(a, sh, at)))
+            if (at.m < 0)
                 continue;
             const gpu_item work(a.base.p, (at.batch * a.base.p.heads + at.head) * a.base.q_tiles + at.m,
                                 a.base.q_tiles);

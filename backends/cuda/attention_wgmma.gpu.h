@@ -19,14 +19,14 @@ template <bool VALUE> struct wgmma_bool {
     static constexpr bool value = VALUE;
 };
 
-// The largest and the least magnitude of what was written: bits of a 16-bit type, two at a time.
+// The largest magnitude of what was written, and the least but 0: bits of a 16-bit type, two at a time.
 struct wgmma_extent {
-    uint32_t most = 0, least = 0x7fff7fff;
-    GPU_FN void add(uint32_t pair, bool counts)
+    uint32_t most = 0, least = 0x7fff7fff; // signed: 1 is -2^15, 0 is 2^15 - 1
+    GPU_FN void add(uint32_t pair)
     {
         pair &= 0x7fff7fff;
         most = gpu_max_u16x2(most, pair);
-        least = gpu_min_u16x2(least, counts ? pair : 0x7fff7fffu);
+        least = gpu_min_s16x2(least, pair + 0x7fff7fff);
     }
     // Inf or NaN: sums that left the range, or rounded to its outside.
     template <class E> GPU_FN bool overflows() const
@@ -34,9 +34,10 @@ struct wgmma_extent {
         const uint32_t inf = __is_same(E, gpu_half) ? 0x7c00 : 0x7f80;
         return (most & 0xffff) >= inf || most >> 16 >= inf;
     }
-    GPU_FN bool below(uint32_t bits) const
+    // Something but 0 whose bits are below those.
+    GPU_FN bool faint(int bits) const
     {
-        return (least & 0xffff) < bits || least >> 16 < bits;
+        return (int16_t)least < bits - 0x8001 || (int16_t)(least >> 16) < bits - 0x8001;
     }
 };
 
@@ -54,7 +55,7 @@ template <class E, int COLS, class F> GPU_FN wgmma_extent wgmma_store_row(E *to,
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 words[i] = gpu_pair<E>(y(4 * g + i, 0), y(4 * g + i, 1));
-                seen.add(words[i], all.value || 32 * g + 8 * i < cols);
+                seen.add(words[i]);
             }
             gpu_transpose_quad(words);
             if (here && (all.value || 32 * g + gpu_lane() % 4 * 8 < cols))

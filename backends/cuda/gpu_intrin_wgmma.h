@@ -332,14 +332,14 @@ template <class T> GPU_FN void gpu_keep(T *&p)
 {
     asm("" : "+l"(p));
 }
-// Two unsigned numbers of 16 bits at a time.
+// Two numbers of 16 bits at a time.
 GPU_FN uint32_t gpu_max_u16x2(uint32_t a, uint32_t b)
 {
     return __vmaxu2(a, b);
 }
-GPU_FN uint32_t gpu_min_u16x2(uint32_t a, uint32_t b)
+GPU_FN uint32_t gpu_min_s16x2(uint32_t a, uint32_t b)
 {
-    return __vminu2(a, b);
+    return __vmins2(a, b);
 }
 // Word i of lane q of four lanes becomes word q of lane i.
 GPU_FN void gpu_transpose_quad(uint32_t (&w)[4])
