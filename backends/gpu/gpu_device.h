@@ -114,6 +114,7 @@ template <class T> struct gpu_rows {
     int64_t first, rows; // first: of which row of the view this is row 0
     int cols;
     const kiln_view *of;
+    gpu_rows() = default;
     GPU_FN gpu_rows(const kiln_view &t, int64_t b, int64_t h)
         : data((T *)t.data + b * t.stride[0] + h * t.stride[1]), stride(t.stride[2]), first(0), rows(t.size[2]),
           cols((int)t.size[3]), of(&t)

@@ -20,6 +20,7 @@
     X(softmax_online_##name##_512)                                                                                     \
     X(softmax_online_##name##_long)                                                                                    \
     X(softmax_split_##name)                                                                                            \
+    X(softmax_backward_split_##name)                                                                                   \
     X(softmax_backward_##name##_8)                                                                                     \
     X(softmax_backward_##name##_32) X(softmax_backward_##name##_128) X(softmax_backward_##name##_512)
 #define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
@@ -33,7 +34,7 @@ DECLARE(softmax_backward_mixed_256)
 /* The kernels of one element type; `row`: for longer and longer rows. */
 enum { ROW_KERNELS = 7 };
 typedef struct softmax_kernels {
-    const gpu_kernel *row[ROW_KERNELS], *split, *backward[4];
+    const gpu_kernel *row[ROW_KERNELS], *split, *backward[4], *backward_split;
 } softmax_kernels;
 
 static const softmax_kernels *kernels_of(int32_t type)
@@ -45,10 +46,9 @@ static const softmax_kernels *kernels_of(int32_t type)
          &GPU_INFO(softmax_online_##name##_256),  &GPU_INFO(softmax_online_##name##_512),                              \
          &GPU_INFO(softmax_online_##name##_long)},                                                                     \
             &GPU_INFO(softmax_split_##name),                                                                           \
-        {                                                                                                              \
-            &GPU_INFO(softmax_backward_##name##_8), &GPU_INFO(softmax_backward_##name##_32),                           \
-                &GPU_INFO(softmax_backward_##name##_128), &GPU_INFO(softmax_backward_##name##_512)                     \
-        }                                                                                                              \
+            {&GPU_INFO(softmax_backward_##name##_8), &GPU_INFO(softmax_backward_##name##_32),                          \
+             &GPU_INFO(softmax_backward_##name##_128), &GPU_INFO(softmax_backward_##name##_512)},                      \
+            &GPU_INFO(softmax_backward_split_##name)                                                                   \
     }
     static const softmax_kernels f32 = TABLE(f32), f16 = TABLE(f16), bf16 = TABLE(bf16);
     return type == KILN_FLOAT32 ? &f32 : type == KILN_FLOAT16 ? &f16 : &bf16;
@@ -124,21 +124,23 @@ static void move_to(gpu_softmax_args *a, const kiln_softmax_problem *p, int64_t 
     }
 }
 
-/* gpu_softmax_args.head: rows that begin alike need not be looked at one by one. All columns, where x and y do not begin alike. */
+/* gpu_softmax_args.head: rows that begin alike need not be looked at one by one. All columns, where tensors do not begin alike. */
 static int32_t head_of(const gpu_softmax_args *a)
 {
-    const kiln_view *views[] = {&a->x, a->y.type ? &a->y : &a->x};
-    int64_t head[2];
-    if (!a->x.type) /* backward */
-        return -1;
-    for (int v = 0; v < 2; v++) {
+    const kiln_view *forward[] = {&a->x, &a->y, NULL}, *backward[] = {&a->y, &a->dy, &a->dx, NULL};
+    const kiln_view *const *views = a->x.type ? forward : backward;
+    int64_t head = -1;
+    bool alike = !a->invariant;
+    for (int v = 0; views[v] && views[v]->type; v++) {
         const int64_t element = element_size(views[v]->type);
         for (int axis = 0; axis < INNER_AXES; axis++)
             if (views[v]->size[axis] > 1 && views[v]->stride[axis] * element % 16 != 0)
                 return -1;
-        head[v] = (16 - (int64_t)((uintptr_t)views[v]->data % 16)) % 16 / element;
+        const int64_t mine = (16 - (int64_t)((uintptr_t)views[v]->data % 16)) % 16 / element;
+        alike = alike && (v == 0 || mine == head);
+        head = mine;
     }
-    return (int32_t)(a->invariant || head[0] != head[1] ? a->x.size[3] : head[0]);
+    return (int32_t)(alike ? head : views[0]->size[3]);
 }
 
 /* Launches `kernel` for all rows, tile_q an item, or a piece an item where rows are split. */
@@ -173,6 +175,74 @@ static void numerics_of(int64_t n, int64_t threads, kiln_numerics *numerics)
                                 .p_floor = 0x1p-125,
                                 .score_extra = 5, /* scale, difference, log2(e) and its rounding, the final product */
                                 .tile = root > chain ? root : chain};
+}
+
+/* ------------------------------------------------------------------------------------------------ rows, whole or split */
+
+static const gpu_kernel *online_of(const gpu_device *device, const kiln_softmax_problem *p)
+{
+    return fitting(device, kernels_of(p->x.type)->row, ROW_KERNELS, p->n);
+}
+
+static const gpu_kernel *backward_of(const gpu_device *device, const kiln_softmax_problem *p)
+{
+    return fitting(device, kernels_of(p->y.type)->backward, 4, p->n);
+}
+
+/* The kernel of a problem, of one pass or the other, whose tensors are of one type; pieces of a row if blocks share it, else 0. */
+static const gpu_kernel *plan_of(const gpu_device *device, const kiln_softmax_problem *p, int32_t *splits)
+{
+    const bool forward = p->x.type != 0;
+    const int32_t type = forward ? p->x.type : p->y.type;
+    const gpu_kernel *whole = forward ? online_of(device, p) : backward_of(device, p);
+    const gpu_kernel *split = forward ? kernels_of(type)->split : kernels_of(type)->backward_split;
+    const bool few =
+        !(p->flags & KILN_FLAG_BATCH_INVARIANT) && p->rows < device->units && p->n * element_size(type) > 128 << 10;
+    *splits = few || p->n > whole->tile_k ? (int32_t)ceil_divide(p->n, split->tile_k) : 0;
+    return *splits ? split : whole;
+}
+
+/* Blocks that the device holds at once. */
+static int64_t resident(const gpu_device *device, const gpu_kernel *kernel)
+{
+    const int64_t fit = device->shared_per_unit / (kernel->shared_bytes ? kernel->shared_bytes : 1);
+    return (int64_t)device->units * (fit < 1 ? 1 : fit < kernel->blocks_per_unit ? fit : kernel->blocks_per_unit);
+}
+
+static size_t rows_workspace(const gpu_device *device, const kiln_softmax_problem *p)
+{
+    int32_t splits;
+    plan_of(device, p, &splits);
+    return splits ? SPLIT_WORDS + (size_t)(args_of(p).rows * splits) * 2 * sizeof(int64_t) : 0;
+}
+
+static kiln_status rows_run(const gpu_device *device, const kiln_softmax_problem *p, void *workspace,
+                            kiln_stream stream)
+{
+    gpu_softmax_args a = args_of(p);
+    const gpu_kernel *kernel = plan_of(device, p, &a.splits);
+    if (a.splits || a.x.type) /* blocks take pieces, or walk over the rows */
+        a.walk = resident(device, kernel);
+    if (a.splits) {
+        const int64_t pieces = a.rows * a.splits, blocks = p->max_sms && p->max_sms < a.walk ? p->max_sms : a.walk;
+        char *words = (char *)workspace + SPLIT_WORDS;
+        a.ticket = workspace;
+        a.partial = (kiln_view){words, KILN_INT64, {a.rows, a.splits, 1, 1}, {a.splits, 1, 0, 0}};
+        a.forgotten = (kiln_view){words + 8 * pieces, KILN_INT64, {1, 1, 1, pieces}, {0, 0, 0, 1}};
+        a.patience = a.splits <= 2 * blocks ? 64 : 1; /* a block holds two that are published */
+    }
+    return launch_rows(device, p, &a, kernel, stream);
+}
+
+static void rows_numerics(const gpu_device *device, const kiln_softmax_problem *p, kiln_numerics *numerics)
+{
+    int32_t splits;
+    const gpu_kernel *kernel = plan_of(device, p, &splits);
+    numerics_of(splits ? kernel->tile_k : p->n, kernel->threads / kernel->tile_q, numerics);
+    if (splits) { /* then the pieces, in a thread and a tree */
+        const int64_t root = (int64_t)sqrt((double)p->n), chain = numerics->tile + splits / kernel->threads + 10;
+        numerics->tile = root > chain ? root : chain;
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------ forward */
@@ -216,28 +286,6 @@ static void three_pass_numerics(const gpu_device *device, const kiln_problem *pr
         numerics->tile = chain;
 }
 
-static const gpu_kernel *online_of(const gpu_device *device, const kiln_softmax_problem *p)
-{
-    return fitting(device, kernels_of(p->x.type)->row, ROW_KERNELS, p->n);
-}
-
-/* Pieces of a row if several blocks share it, else 0. */
-static int32_t splits_of(const gpu_device *device, const kiln_softmax_problem *p)
-{
-    const bool few = !(p->flags & KILN_FLAG_BATCH_INVARIANT) && p->rows < device->units &&
-                     p->n * element_size(p->x.type) > 128 << 10;
-    if (!few && p->n <= online_of(device, p)->tile_k)
-        return 0;
-    return (int32_t)ceil_divide(p->n, kernels_of(p->x.type)->split->tile_k);
-}
-
-/* Blocks that the device holds at once. */
-static int64_t resident(const gpu_device *device, const gpu_kernel *kernel)
-{
-    const int64_t fit = device->shared_per_unit / (kernel->shared_bytes ? kernel->shared_bytes : 1);
-    return (int64_t)device->units * (fit < 1 ? 1 : fit < kernel->blocks_per_unit ? fit : kernel->blocks_per_unit);
-}
-
 static bool online_supports(const gpu_device *device, const kiln_problem *problem, char *why, size_t cap)
 {
     (void)device;
@@ -249,45 +297,24 @@ static bool online_supports(const gpu_device *device, const kiln_problem *proble
 
 static size_t online_workspace(const gpu_device *device, const kiln_problem *problem)
 {
-    const int32_t splits = splits_of(device, &problem->softmax);
-    return splits ? SPLIT_WORDS + (size_t)(args_of(&problem->softmax).rows * splits) * 2 * sizeof(int64_t) : 0;
+    return rows_workspace(device, &problem->softmax);
 }
 
 static const gpu_kernel *online_kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
 {
-    const kiln_softmax_problem *p = &problem->softmax;
-    return i > 0 ? NULL : splits_of(device, p) ? kernels_of(p->x.type)->split : online_of(device, p);
+    int32_t splits;
+    return i == 0 ? plan_of(device, &problem->softmax, &splits) : NULL;
 }
 
 static kiln_status online_run(const gpu_device *device, const kiln_problem *problem, void *workspace,
                               kiln_stream stream)
 {
-    const kiln_softmax_problem *p = &problem->softmax;
-    const gpu_kernel *kernel = online_kernel(device, problem, 0);
-    gpu_softmax_args a = args_of(p);
-    a.splits = splits_of(device, p);
-    a.walk = resident(device, kernel); /* blocks walk over the rows, or take pieces */
-    if (a.splits) {
-        const int64_t pieces = a.rows * a.splits, blocks = p->max_sms && p->max_sms < a.walk ? p->max_sms : a.walk;
-        char *words = (char *)workspace + SPLIT_WORDS;
-        a.ticket = workspace;
-        a.partial = (kiln_view){words, KILN_INT64, {a.rows, a.splits, 1, 1}, {a.splits, 1, 0, 0}};
-        a.forgotten = (kiln_view){words + 8 * pieces, KILN_INT64, {1, 1, 1, pieces}, {0, 0, 0, 1}};
-        a.patience = a.splits <= 2 * blocks ? 64 : 1; /* a block holds two that are published */
-    }
-    return launch_rows(device, p, &a, kernel, stream);
+    return rows_run(device, &problem->softmax, workspace, stream);
 }
 
 static void online_numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
 {
-    const kiln_softmax_problem *p = &problem->softmax;
-    const gpu_kernel *kernel = online_kernel(device, problem, 0);
-    const int32_t splits = splits_of(device, p);
-    numerics_of(splits ? kernel->tile_k : p->n, kernel->threads / kernel->tile_q, numerics);
-    if (splits) { /* then the pieces, in a thread and a tree */
-        const int64_t root = (int64_t)sqrt((double)p->n), chain = numerics->tile + splits / kernel->threads + 10;
-        numerics->tile = root > chain ? root : chain;
-    }
+    rows_numerics(device, &problem->softmax, numerics);
 }
 
 const gpu_method GPU_NAME(gpu_softmax_online) = {
@@ -314,30 +341,37 @@ const gpu_method GPU_NAME(gpu_softmax_three_pass) = {
 
 /* ------------------------------------------------------------------------------------------------ backward */
 
-static const gpu_kernel *backward_of(const gpu_device *device, const kiln_softmax_problem *p)
+static bool is_mixed(const kiln_softmax_problem *p)
 {
-    if (p->y.type != p->dy.type || p->y.type != p->dx.type)
-        return &GPU_INFO(softmax_backward_mixed_256);
-    return fitting(device, kernels_of(p->y.type)->backward, 4, p->n);
+    return p->y.type != p->dy.type || p->y.type != p->dx.type;
+}
+
+static size_t backward_workspace(const gpu_device *device, const kiln_problem *problem)
+{
+    return is_mixed(&problem->softmax) ? 0 : rows_workspace(device, &problem->softmax);
 }
 
 static const gpu_kernel *backward_kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
 {
-    return i == 0 ? backward_of(device, &problem->softmax) : NULL;
+    return i == 0 && is_mixed(&problem->softmax) ? &GPU_INFO(softmax_backward_mixed_256)
+                                                 : online_kernel(device, problem, i);
 }
 
 static kiln_status backward_run(const gpu_device *device, const kiln_problem *problem, void *workspace,
                                 kiln_stream stream)
 {
-    (void)workspace;
+    if (!is_mixed(&problem->softmax))
+        return rows_run(device, &problem->softmax, workspace, stream);
     gpu_softmax_args a = args_of(&problem->softmax);
-    return launch_rows(device, &problem->softmax, &a, backward_of(device, &problem->softmax), stream);
+    return launch_rows(device, &problem->softmax, &a, &GPU_INFO(softmax_backward_mixed_256), stream);
 }
 
 static void backward_numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
 {
-    const gpu_kernel *kernel = backward_of(device, &problem->softmax);
-    numerics_of(problem->softmax.n, kernel->threads / kernel->tile_q, numerics);
+    if (is_mixed(&problem->softmax))
+        numerics_of(problem->softmax.n, 256, numerics);
+    else
+        rows_numerics(device, &problem->softmax, numerics);
 }
 
 const gpu_method GPU_NAME(gpu_softmax_backward) = {
@@ -345,6 +379,7 @@ const gpu_method GPU_NAME(gpu_softmax_backward) = {
     .algorithm = "two_pass",
     .name = "softmax_backward",
     .supports = supports_all,
+    .workspace = backward_workspace,
     .kernel = backward_kernel,
     .run = backward_run,
     .numerics = backward_numerics,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The softmax kernels, once for every target; softmax.c chooses among them. Names: rung, type, threads of a row.
-#include "softmax_backward.gpu.h"
 #include "softmax_online.gpu.h"
 #include "softmax_split.gpu.h"
 #include "softmax_three_pass.gpu.h"
@@ -10,8 +9,10 @@
 #if GPU_WAVE == 32
 #define ON_CHIP(vecs, chunks, ahead) vecs, chunks, ahead
 #define SPLIT                        256, 8
+#define SPLIT_BACKWARD               256, 4
 #else
 #define SPLIT                        512, 2
+#define SPLIT_BACKWARD               512, 1
 #define ON_CHIP(vecs, chunks, ahead) vecs, (chunks > 3 ? 3 : chunks), 0
 #endif
 
@@ -23,7 +24,8 @@
     GPU_KERNEL(softmax_online_##NAME##_256, softmax_online<E, 256, ON_CHIP(4, 1, 2)>)     \
     GPU_KERNEL(softmax_online_##NAME##_512, softmax_online<E, 512, ON_CHIP(2, 2, 4)>)     \
     GPU_KERNEL(softmax_online_##NAME##_long, softmax_online<E, 512, ON_CHIP(2, 8, 4)>)    \
-    GPU_KERNEL(softmax_split_##NAME, softmax_split<E, SPLIT>)                    \
+    GPU_KERNEL(softmax_split_##NAME, softmax_split<E, softmax_split_forward, SPLIT>)           \
+    GPU_KERNEL(softmax_backward_split_##NAME, softmax_split<E, softmax_split_backward, SPLIT_BACKWARD>) \
     GPU_KERNEL(softmax_backward_##NAME##_8, softmax_backward<E, 8, 2>)           \
     GPU_KERNEL(softmax_backward_##NAME##_32, softmax_backward<E, 32, 2>)         \
     GPU_KERNEL(softmax_backward_##NAME##_128, softmax_backward<E, 128, 2>)       \

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // softmax backward: dx = scale·y·(dy - Σ y·dy); for log-softmax dx = scale·(dy - exp(y)·Σ dy). One pass sums, with the row
-// kept in registers as softmax_online does; what does not fit is read again.
-// Bytes per row of n <= T·VECS·V elements: 2n read, n written.
+// kept in registers. Longer rows are softmax_split's. Bytes per row of n elements, at most tile_k: 2n read, n written.
 #pragma once
 #include "softmax.gpu.h"
 
@@ -10,35 +9,38 @@ GPU_FN float softmax_gradient(float y, float dy, float sum, const gpu_softmax_ar
     return a.scale * (a.log ? dy - gpu_exp2(y * SOFTMAX_LOG2E) * sum : y * (dy - sum));
 }
 
+template <class E>
+GPU_FN gpu_vec<float, 16 / sizeof(E)> softmax_gradients(const gpu_packed &y, const gpu_packed &dy, float sum,
+                                                        const gpu_softmax_args &a)
+{
+    gpu_vec<float, 16 / sizeof(E)> dx = gpu_unpack<E>(y);
+    const auto g = gpu_unpack<E>(dy);
+#pragma unroll
+    for (int e = 0; e < 16 / (int)sizeof(E); e++)
+        dx[e] = softmax_gradient(dx[e], g[e], sum, a);
+    return dx;
+}
+// Σ y·dy, or Σ dy
+template <class E, int N> GPU_FN float softmax_product(const gpu_packed (&y)[N], const gpu_packed (&dy)[N], bool log)
+{
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const auto p = gpu_unpack<E>(y[i]), g = gpu_unpack<E>(dy[i]);
+#pragma unroll
+        for (int e = 0; e < 16 / (int)sizeof(E); e++)
+            sum += log ? g[e] : p[e] * g[e];
+    }
+    return sum;
+}
+
 template <class E, int T, int VECS> struct softmax_backward {
     using args = gpu_softmax_args;
     using group = softmax_group<T>;
     static constexpr int V = softmax_slots<E>::V, ROWS = T < 128 ? 128 / T : 1;
     static constexpr int threads = T * ROWS, blocks = T >= 1024 ? 1 : 1024 / threads, tile_q = ROWS,
-                         tile_k = T * VECS * V, REST = 2;
+                         tile_k = T * VECS * V;
     using shared = typename group::shared;
-
-    static GPU_FN gpu_vec<float, V> gradients(const gpu_packed &y, const gpu_packed &dy, float sum, const args &a)
-    {
-        gpu_vec<float, V> dx = gpu_unpack<E>(y);
-        const auto g = gpu_unpack<E>(dy);
-#pragma unroll
-        for (int e = 0; e < V; e++)
-            dx[e] = softmax_gradient(dx[e], g[e], sum, a);
-        return dx;
-    }
-    template <int N> static GPU_FN float product(const gpu_packed (&y)[N], const gpu_packed (&dy)[N], bool log)
-    { // Σ y·dy, or Σ dy
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            const auto p = gpu_unpack<E>(y[i]), g = gpu_unpack<E>(dy[i]);
-#pragma unroll
-            for (int e = 0; e < V; e++)
-                sum += log ? g[e] : p[e] * g[e];
-        }
-        return sum;
-    }
 
     static GPU_FN void run(const args &a, shared &s, int64_t item)
     {
@@ -55,15 +57,10 @@ template <class E, int T, int VECS> struct softmax_backward {
         const softmax_slots<E> dx(row_dx, head);
         const gpu_packed zero = gpu_pack_all<E>(0);
 
-        gpu_packed held_y[VECS], held_dy[VECS], rest_y[REST], rest_dy[REST];
+        gpu_packed held_y[VECS], held_dy[VECS];
         float sum = 0;
         y.template load<true>(held_y, t, T, zero), dy.template load<true>(held_dy, t, T, zero);
-        sum += product(held_y, held_dy, a.log);
-#pragma unroll 1
-        for (int k = t + T * VECS; k < y.body; k += T * REST) {
-            y.template load<false>(rest_y, k, T, zero), dy.template load<false>(rest_dy, k, T, zero);
-            sum += product(rest_y, rest_dy, a.log);
-        }
+        sum += softmax_product<E>(held_y, held_dy, a.log);
 #pragma unroll 1
         for (int i = t; i < y.edges; i += T) {
             const float g = gpu_to_float(dy.get(y.edge(i)));
@@ -79,15 +76,7 @@ template <class E, int T, int VECS> struct softmax_backward {
         for (int i = 0; i < VECS; i++) {
             gpu_pin(held_y[i]), gpu_pin(held_dy[i]);
             if (t + i * T < y.body)
-                dx.store(t + i * T, gradients(held_y[i], held_dy[i], sum, a));
-        }
-#pragma unroll 1
-        for (int k = t + T * VECS; k < y.body; k += T * REST) {
-            y.template load<true>(rest_y, k, T, zero), dy.template load<true>(rest_dy, k, T, zero);
-#pragma unroll
-            for (int i = 0; i < REST; i++)
-                if (k + i * T < y.body)
-                    dx.store(k + i * T, gradients(rest_y[i], rest_dy[i], sum, a));
+                dx.store(t + i * T, softmax_gradients<E>(held_y[i], held_dy[i], sum, a));
         }
     }
 };

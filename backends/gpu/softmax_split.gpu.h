@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// softmax forward, rung `online`, for rows that one block cannot hold, and for few rows: several blocks share a row, and it
-// still stays on the chip. Against softmax_online: rows of up to a few MB are read from memory once.
+// softmax, forward (rung `online`) and backward, for rows that one block cannot hold, and for few rows: several blocks share a
+// row, and it still stays on the chip. Against softmax_online and softmax_backward: rows of a few MB are read from memory once.
 //
 // A row is cut into pieces. Blocks take them in order, by a ticket; a block has three at a time in the ring of its shared
-// memory: one on its way, one whose (m, l) it finds out and publishes, one that it writes as soon as all pieces of that row
+// memory: one on its way, one whose (m, l) or sum it finds out and publishes, one that it writes as soon as all pieces of that row
 // are published. These it joins in one order whoever has published when, so the bits are always the same.
 //
 // Nothing depends on blocks that do not run yet. A block that has waited in vain for the others of a row (`patience` looks)
@@ -14,16 +14,92 @@
 // A published (m, l) is one word that is written and read as a whole; 0 is none: m = 0 means that some score is 0 or NaN, so
 // l >= 1 or NaN.
 //
-// Bytes per row of n elements: n read, n written, 8 bytes a piece and piece; n more read if forgotten.
+// Bytes per row of n elements: n read (backward 2n), n written, 8 bytes a piece and piece; n (2n) more read if forgotten.
 #pragma once
-#include "softmax.gpu.h"
+#include "softmax_backward.gpu.h"
 
-template <class E, int T, int VECS> struct softmax_split {
+// A pass: what it reads, how that adds up, what it writes. v: slots of each input, x: an element of each.
+template <class E> struct softmax_split_forward {
     using args = gpu_softmax_args;
-    static constexpr int V = softmax_slots<E>::V, RING = 3, WAVES = T / GPU_WAVE, threads = T, tile_q = 1,
-                         tile_k = T * VECS * V; // columns of a piece
+    static constexpr int INPUTS = 1;
+    static GPU_FN const kiln_view &input(const args &a, int)
+    {
+        return a.x;
+    }
+    static GPU_FN const kiln_view &output(const args &a)
+    {
+        return a.y;
+    }
+    template <int N> static GPU_FN void add(softmax_state &me, gpu_packed (&v)[1][N], const args &a)
+    {
+        me.add<E>(v[0], a.scale);
+    }
+    static GPU_FN void add(softmax_state &me, const float (&x)[1], const args &a)
+    {
+        me.add(x[0], a.scale);
+    }
+    static GPU_FN softmax_writer writer(const softmax_state &all, const args &a)
+    {
+        return softmax_writer(all, a.scale, a.log);
+    }
+    static GPU_FN gpu_vec<float, 16 / sizeof(E)> write(const softmax_writer &w, bool plain, const gpu_packed (&v)[1])
+    {
+        return plain ? w.plain(gpu_unpack<E>(v[0])) : w(gpu_unpack<E>(v[0]));
+    }
+    static GPU_FN float write(const softmax_writer &w, const float (&x)[1])
+    {
+        return w(x[0]);
+    }
+};
+// A sum without a maximum: m is 1 wherever there is a column, so no word is 0.
+template <class E> struct softmax_split_backward {
+    using args = gpu_softmax_args;
+    static constexpr int INPUTS = 2;
+    static GPU_FN const kiln_view &input(const args &a, int i)
+    {
+        return i ? a.dy : a.y;
+    }
+    static GPU_FN const kiln_view &output(const args &a)
+    {
+        return a.dx;
+    }
+    template <int N> static GPU_FN void add(softmax_state &me, gpu_packed (&v)[2][N], const args &a)
+    {
+        me.m = 1, me.l += softmax_product<E>(v[0], v[1], a.log);
+    }
+    static GPU_FN void add(softmax_state &me, const float (&x)[2], const args &a)
+    {
+        me.m = 1, me.l += a.log ? x[1] : x[0] * x[1];
+    }
+    struct writer_of {
+        const args &a;
+        float sum;
+        GPU_FN bool is_plain() const
+        {
+            return true;
+        }
+    };
+    static GPU_FN writer_of writer(const softmax_state &all, const args &a)
+    {
+        return {a, all.l};
+    }
+    static GPU_FN gpu_vec<float, 16 / sizeof(E)> write(const writer_of &w, bool, const gpu_packed (&v)[2])
+    {
+        return softmax_gradients<E>(v[0], v[1], w.sum, w.a);
+    }
+    static GPU_FN float write(const writer_of &w, const float (&x)[2])
+    {
+        return softmax_gradient(x[0], x[1], w.sum, w.a);
+    }
+};
+
+template <class E, template <class> class PASS_, int T, int VECS> struct softmax_split {
+    using args = gpu_softmax_args;
+    using pass = PASS_<E>;
+    static constexpr int INPUTS = pass::INPUTS, V = softmax_slots<E>::V, RING = 3, WAVES = T / GPU_WAVE, threads = T,
+                         tile_q = 1, tile_k = T * VECS * V; // columns of a piece
     struct shared {
-        gpu_array<uint32_t, RING * VECS, T * 4> ring;
+        gpu_array<uint32_t, RING * INPUTS * VECS, T * 4> ring;
         gpu_array<int64_t, 1, 1> ticket;
         gpu_array<float, 2, 2 * WAVES> part;
     };
@@ -34,14 +110,20 @@ template <class E, int T, int VECS> struct softmax_split {
     struct piece {
         int64_t row;
         int split, begin, head; // split < 0: the tickets were used up; begin: its first column in the row
-        gpu_rows<const E> x;
+        gpu_rows<const E> x[INPUTS];
         GPU_FN bool any() const
         {
             return split >= 0;
         }
-        GPU_FN softmax_slots<const E> slots() const
+        GPU_FN softmax_slots<const E> slots(int input = 0) const
         {
-            return softmax_slots<const E>(x, head);
+            return softmax_slots<const E>(x[input], head);
+        }
+        GPU_FN void get(int column, float (&e)[INPUTS]) const
+        {
+#pragma unroll
+            for (int k = 0; k < INPUTS; k++)
+                e[k] = gpu_to_float(slots(k).get(column));
         }
     };
     static GPU_FN piece piece_of(const args &a, int64_t ticket)
@@ -53,17 +135,27 @@ template <class E, int T, int VECS> struct softmax_split {
         else
             row = ticket / a.splits, split = (int)(ticket % a.splits);
         const bool any = row < a.rows;
-        gpu_rows<const E> x = softmax_row<const E>(a.x, row, any);
-        int head = a.head; // of all rows
-        if (head < 0)
-            head = kiln_view_present(&a.y) ? softmax_head(x, softmax_row<E>(a.y, row, any), a.invariant)
-                                           : softmax_head(x, x, a.invariant);
-        const uint32_t cols = (uint32_t)x.cols, first = head < x.cols ? (uint32_t)head : 0; // else by elements
+        piece p = {row, any ? split : -1, 0, a.head, {}};
+#pragma unroll
+        for (int k = 0; k < INPUTS; k++)
+            p.x[k] = softmax_row<const E>(pass::input(a, k), row, any);
+        if (p.head < 0) { // rows differ
+            p.head = softmax_head(p.x[0], p.x[INPUTS - 1], a.invariant);
+            if (kiln_view_present(&pass::output(a)) &&
+                p.head != softmax_head(p.x[0], softmax_row<E>(pass::output(a), row, any), a.invariant))
+                p.head = p.x[0].cols;
+        }
+        const bool by_elements = p.head >= p.x[0].cols;
+        const uint32_t cols = (uint32_t)p.x[0].cols, first = by_elements ? 0 : (uint32_t)p.head;
         uint32_t begin = split ? first + (uint32_t)split * tile_k : 0, end = first + (uint32_t)(split + 1) * tile_k;
         begin = begin < cols ? begin : cols;
         end = end < cols && split < a.splits - 1 ? end : cols;
-        x.data += begin, x.cols = (int)(end - begin);
-        return {row, any ? split : -1, (int)begin, head < (int)cols ? split ? 0 : head : x.cols, x};
+        p.begin = (int)begin;
+#pragma unroll
+        for (int k = 0; k < INPUTS; k++)
+            p.x[k].data += begin, p.x[k].cols = (int)(end - begin);
+        p.head = by_elements ? p.x[0].cols : split ? 0 : p.head;
+        return p;
     }
 
     // Calls full(mine), where I have all VECS slots, else each(mine, i) for those that I have. mine: the row from my first
@@ -83,22 +175,24 @@ template <class E, int T, int VECS> struct softmax_split {
     }
     static GPU_FN void fetch(shared &s, const piece &p, int slot)
     {
-        const auto one = [&](const gpu_rows<const E> &mine, int i) {
-            gpu_copy_piece(s.ring, slot * VECS + i, gpu_thread() * 4, mine, 0, i * T * V);
-        };
-        slots_of(
-            p.slots(),
-            [&](const gpu_rows<const E> &mine) {
+        gpu_unroll<INPUTS>([&](auto input) {
+            const auto one = [&](const gpu_rows<const E> &mine, int i) {
+                gpu_copy_piece(s.ring, (slot * INPUTS + input) * VECS + i, gpu_thread() * 4, mine, 0, i * T * V);
+            };
+            slots_of(
+                p.slots(input),
+                [&](const gpu_rows<const E> &mine) {
 #pragma unroll
-                for (int i = 0; i < VECS; i++)
-                    one(mine, i);
-            },
-            one);
+                    for (int i = 0; i < VECS; i++)
+                        one(mine, i);
+                },
+                one);
+        });
         gpu_copy_commit();
     }
-    static GPU_FN gpu_packed fetched(shared &s, int slot, int i)
+    static GPU_FN gpu_packed fetched(shared &s, int slot, int input, int i)
     {
-        return gpu_load<4>(s.ring, slot * VECS + i, gpu_thread() * 4);
+        return gpu_load<4>(s.ring, (slot * INPUTS + input) * VECS + i, gpu_thread() * 4);
     }
 
     static GPU_FN softmax_state state_of(const args &a, shared &s, const piece &p, int slot)
@@ -108,19 +202,27 @@ template <class E, int T, int VECS> struct softmax_split {
         slots_of(
             x,
             [&](const gpu_rows<const E> &) {
-                gpu_packed v[VECS];
+                gpu_packed v[INPUTS][VECS];
 #pragma unroll
-                for (int i = 0; i < VECS; i++)
-                    v[i] = fetched(s, slot, i);
-                me.add<E>(v, a.scale);
+                for (int k = 0; k < INPUTS; k++)
+#pragma unroll
+                    for (int i = 0; i < VECS; i++)
+                        v[k][i] = fetched(s, slot, k, i);
+                pass::add(me, v, a);
             },
             [&](const gpu_rows<const E> &, int i) {
-                gpu_packed v[1] = {fetched(s, slot, i)};
-                me.add<E>(v, a.scale);
+                gpu_packed v[INPUTS][1];
+#pragma unroll
+                for (int k = 0; k < INPUTS; k++)
+                    v[k][0] = fetched(s, slot, k, i);
+                pass::add(me, v, a);
             });
 #pragma unroll 1
-        for (int i = gpu_thread(); i < x.edges; i += T)
-            me.add(gpu_to_float(x.get(x.edge(i))), a.scale);
+        for (int i = gpu_thread(); i < x.edges; i += T) {
+            float e[INPUTS];
+            p.get(x.edge(i), e);
+            pass::add(me, e, a);
+        }
         return me;
     }
     static GPU_FN void publish(const args &a, const piece &p, const softmax_state &me)
@@ -174,27 +276,36 @@ template <class E, int T, int VECS> struct softmax_split {
     {
         if (gpu_thread() == 0 && p.split == 0 && kiln_view_present(&a.lse))
             softmax_slots<float>(softmax_row<float>(a.lse, p.row, true), 0).put(0, all.lse());
-        if (!kiln_view_present(&a.y))
+        if (!kiln_view_present(&pass::output(a)))
             return;
-        gpu_rows<E> row = softmax_row<E>(a.y, p.row, true);
-        row.data += p.begin, row.cols = p.x.cols;
+        gpu_rows<E> row = softmax_row<E>(pass::output(a), p.row, true);
+        row.data += p.begin, row.cols = p.x[0].cols;
         const softmax_slots<const E> x = p.slots();
         const softmax_slots<E> y(row, p.head);
-        const softmax_writer writer(all, a.scale, a.log);
+        const auto writer = pass::writer(all, a);
+        const auto put = [&](const gpu_rows<E> &mine, int i, bool plain, const gpu_packed(&v)[INPUTS]) {
+            gpu_store_stream<V>(mine, 0, i * T * V, gpu_from_floats<E>(pass::write(writer, plain, v)));
+        };
         const auto one = [&](const gpu_rows<E> &mine, int i) {
-            gpu_store_stream<V>(mine, 0, i * T * V, gpu_from_floats<E>(writer(gpu_unpack<E>(fetched(s, slot, i)))));
+            gpu_packed v[INPUTS];
+#pragma unroll
+            for (int k = 0; k < INPUTS; k++)
+                v[k] = fetched(s, slot, k, i);
+            put(mine, i, false, v);
         };
         slots_of(
             y,
             [&](const gpu_rows<E> &mine) {
                 if (writer.is_plain()) {
-                    gpu_packed v[VECS];
+                    gpu_packed v[VECS][INPUTS];
 #pragma unroll
                     for (int i = 0; i < VECS; i++)
-                        v[i] = fetched(s, slot, i);
+#pragma unroll
+                        for (int k = 0; k < INPUTS; k++)
+                            v[i][k] = fetched(s, slot, k, i);
 #pragma unroll
                     for (int i = 0; i < VECS; i++)
-                        gpu_store_stream<V>(mine, 0, i * T * V, gpu_from_floats<E>(writer.plain(gpu_unpack<E>(v[i]))));
+                        put(mine, i, true, v[i]);
                 } else
 #pragma unroll 1
                     for (int i = 0; i < VECS; i++)
@@ -202,14 +313,19 @@ template <class E, int T, int VECS> struct softmax_split {
             },
             one);
 #pragma unroll 1
-        for (int i = gpu_thread(); i < x.edges; i += T)
-            y.put(x.edge(i), writer(gpu_to_float(x.get(x.edge(i)))));
+        for (int i = gpu_thread(); i < x.edges; i += T) {
+            float e[INPUTS];
+            p.get(x.edge(i), e);
+            y.put(x.edge(i), pass::write(writer, e));
+        }
     }
 
     static GPU_FN void run(const args &a, shared &s, int64_t)
     {
-        piece none = {0, -1, 0, 0, gpu_rows<const E>(a.x, 0, 0)};
-        none.x.cols = 0;
+        piece none = {0, -1, 0, 0, {}};
+#pragma unroll
+        for (int k = 0; k < INPUTS; k++)
+            none.x[k] = softmax_row<const E>(pass::input(a, k), 0, false);
         const bool many = a.rows * a.splits > gpu_blocks(); // else one for each block, which is not to take another's
         piece held = none, now = none, next = none;
         int64_t forgotten = -1; // the last one, which leads to those before
@@ -218,7 +334,7 @@ template <class E, int T, int VECS> struct softmax_split {
 #pragma unroll 1
         while (more || forgotten >= 0 || held.any() || now.any() || next.any()) {
             const bool takes = more && (many || now.any() || !next.any());
-            const bool writes = held.any() && (kiln_view_present(&a.y) || held.split == 0);
+            const bool writes = held.any() && (kiln_view_present(&pass::output(a)) || held.split == 0);
             int64_t ticket = 0;
             if (takes && gpu_thread() == 0)
                 ticket = (int64_t)gpu_atomic_add(a.ticket, (uint64_t)1);

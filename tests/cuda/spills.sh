@@ -3,7 +3,8 @@
 # spills.sh BUILD_DIR [CUOBJDUMP]: the kernels that must be fast keep their loops in registers. Reads what ptxas said of each kernel
 # when BUILD_DIR was built (FILE.o.ptxas beside the objects; sm_90, sm_90a only: other chips have other limits), and, where cuobjdump is
 # there, the machine code.
-#   softmax_online, _split    no spill at all
+#   softmax_online, _split,   no spill at all
+#   _backward_split
 #   flash2, mma at d <= 128   plain mode: at most LIMIT bytes, of what the loop over the keys hardly needs (mma at d = 64, three
 #                             blocks on a multiprocessor: 400); flash2: in that loop (the innermost one with the most HMMA)
 #                             no access to local memory
@@ -13,7 +14,7 @@ set -eu
 logs=$1/backends/cuda dump=${2:-$(command -v cuobjdump || true)}
 limit=160 seen=0 bad=0
 wgmma='^attention_backward_wgmma_(ordered_)?(f16|bf16)_'
-must='^attention_forward_(flash2|mma)_(f16|bf16)_(64|128)$' never='^softmax_(online|split)_'
+must='^attention_forward_(flash2|mma)_(f16|bf16)_(64|128)$' never='^softmax_(online|(backward_)?split)_'
 
 shopt -s nullglob
 list=$(cat "$logs"/*.ptxas | awk '
