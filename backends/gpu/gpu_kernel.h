@@ -48,14 +48,14 @@ typedef struct gpu_softmax_args {
     float scale;
     int32_t log;       /* log-softmax */
     int32_t invariant; /* bits must not depend on where a row lies */
-    int32_t head;      /* columns before the first 16-byte boundary, the same in all rows of x and y; -1: rows differ */
+    int32_t head;      /* columns before the first 16-byte boundary, in all rows of all tensors; -1: rows differ */
     int64_t walk;      /* most items; each takes the row groups item, item + items, ... */
-    /* Rows shared by blocks (softmax_split): */
+    /* Rows shared by blocks (softmax_split), and their workspace: */
     int32_t splits;      /* pieces of a row */
     int32_t patience;    /* looks at the pieces of others before one's own is forgotten */
-    uint64_t *ticket;    /* workspace, all of it int64: zeroed, the next piece; zeroed, (rows, splits) words, */
-    kiln_view partial;   /* which say what is known of a piece; a list of pieces for each block, by the index */
-    kiln_view forgotten; /* of the piece before */
+    uint64_t *ticket;    /* zeroed: the next piece */
+    kiln_view partial;   /* zeroed, (rows, splits) int64: what is known of a piece, in a word */
+    kiln_view forgotten; /* (pieces) int64: the piece forgotten before this one, by the same block */
 } gpu_softmax_args;
 
 typedef struct gpu_attention_args {

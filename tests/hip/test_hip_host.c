@@ -4,7 +4,6 @@
  * and leaves behind when a call of the runtime fails. Kernels' results are judged by tests/op on the same device.
  */
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -396,32 +395,16 @@ START_TEST(copies_wait_for_the_host_only)
 }
 END_TEST
 
-/* A thread that never heard of HIP, on a context of device 1 made by another. */
-static void *run_on_thread(void *context)
+static bool device_0_is_current(void)
 {
-    known_rows r;
-    kiln_stream stream;
     int device = -1;
-    bool right = rows_new(&r, context) == KILN_OK && kiln_stream_create(context, &stream) == KILN_OK;
-    for (int round = 0; round < 3 && right; round++)
-        right = rows_set(&r, (float)round, stream) == KILN_OK && rows_run(&r, stream) == KILN_OK &&
-                rows_right(&r, (float)round, stream);
-    right = right && kiln_stream_destroy(context, stream) == KILN_OK && rows_free(&r) == KILN_OK;
-    return right && hip.GetDevice(&device) == 0 && device == 0 ? context : NULL;
+    return hip.GetDevice(&device) == 0 && device == 0;
 }
 
 START_TEST(threads)
 {
-    enum { THREADS = 3 };
-    pthread_t thread[THREADS];
     kiln_context *context = context_on(1);
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(pthread_create(&thread[i], NULL, run_on_thread, context), 0);
-    for (int i = 0; i < THREADS; i++) {
-        void *result;
-        pthread_join(thread[i], &result);
-        TEST_REQUIRE(result == context, "thread %d: a wrong result, or another device is current", i);
-    }
+    ck_assert_int_eq(rows_wrong_threads(context, device_0_is_current), 0);
     kiln_context_destroy(context);
 }
 END_TEST

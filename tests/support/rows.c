@@ -4,6 +4,7 @@
 #include "fixture.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 kiln_context *rows_context(int32_t device)
@@ -85,4 +86,44 @@ bool rows_right(known_rows *r, float value, kiln_stream stream)
     for (int64_t i = 0; i < rows; i++)
         right = right && fabsf(lse[i] - (value + logf((float)n))) <= 2e-6f * (fabsf(value) + 8);
     return right;
+}
+
+typedef struct row_thread {
+    pthread_t thread;
+    kiln_context *context;
+    bool (*unchanged)(void);
+    bool is_long, right;
+} row_thread;
+
+static void *run_thread(void *pointer)
+{
+    enum { ROUNDS = 6 };
+    row_thread *t = pointer;
+    known_rows r;
+    kiln_stream stream;
+    bool right = t->unchanged() && (t->is_long ? rows_new_long(&r, t->context) : rows_new(&r, t->context)) == KILN_OK &&
+                 kiln_stream_create(t->context, &stream) == KILN_OK;
+    for (int round = 0; round < ROUNDS && right; round++)
+        right = rows_set(&r, (float)round, stream) == KILN_OK && rows_run(&r, stream) == KILN_OK &&
+                rows_right(&r, (float)round, stream);
+    t->right =
+        right && kiln_stream_destroy(t->context, stream) == KILN_OK && rows_free(&r) == KILN_OK && t->unchanged();
+    return NULL;
+}
+
+int rows_wrong_threads(kiln_context *context, bool (*unchanged)(void))
+{
+    enum { THREADS = 4 };
+    row_thread threads[THREADS];
+    int started = 0, wrong = 0;
+    for (; started < THREADS; started++) {
+        threads[started] = (row_thread){.context = context, .unchanged = unchanged, .is_long = started % 2 != 0};
+        if (pthread_create(&threads[started].thread, NULL, run_thread, &threads[started]) != 0)
+            break;
+    }
+    for (int i = 0; i < started; i++) {
+        pthread_join(threads[i].thread, NULL);
+        wrong += !threads[i].right;
+    }
+    return started < THREADS ? -1 : wrong;
 }

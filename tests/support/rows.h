@@ -33,6 +33,13 @@ kiln_status rows_run(known_rows *r, kiln_stream stream);
 /* Waits for the stream and compares with what `value` gives; false as well if that cannot be read. */
 bool rows_right(known_rows *r, float value, kiln_stream stream);
 
+/*
+ * Threads that never heard of the vendor's runtime use a context made by another, each on a stream of its own, every other one
+ * for the long row. How many of them got a wrong result, or found `unchanged` false, before or after: it says whether what the
+ * runtime calls current is what it is in a new thread. -1: not all could be started.
+ */
+int rows_wrong_threads(kiln_context *context, bool (*unchanged)(void));
+
 /* A context of the tested backend on this device; NULL if there is none. */
 kiln_context *rows_context(int32_t device);
 
