@@ -269,13 +269,13 @@ VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
 }
 
 typedef __m256i vw;
-VF_INLINE vw vw_least(void)
+VF_INLINE vw vw_load(const void *p)
 {
-    return _mm256_set1_epi16(INT16_MIN);
+    return _mm256_loadu_si256(p);
 }
-VF_INLINE vw vw_max(vw x, const void *p)
+VF_INLINE vw vw_max(vw x, vw y)
 {
-    return _mm256_max_epi16(x, _mm256_loadu_si256(p));
+    return _mm256_max_epi16(x, y);
 }
 VF_INLINE vf vw_top(vw x, int32_t type)
 {

@@ -283,13 +283,13 @@ VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
 }
 
 typedef __m512i vw;
-VF_INLINE vw vw_least(void)
+VF_INLINE vw vw_load(const void *p)
 {
-    return _mm512_set1_epi16(INT16_MIN);
+    return _mm512_loadu_si512(p);
 }
-VF_INLINE vw vw_max(vw x, const void *p)
+VF_INLINE vw vw_max(vw x, vw y)
 {
-    return _mm512_max_epi16(x, _mm512_loadu_si512(p));
+    return _mm512_max_epi16(x, y);
 }
 VF_INLINE vf vw_top(vw x, int32_t type)
 {

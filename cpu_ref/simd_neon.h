@@ -292,13 +292,13 @@ VF_INLINE void vf_store_type_tail(void *p, int32_t type, vf x, int n)
 }
 
 typedef int16x8_t vw;
-VF_INLINE vw vw_least(void)
+VF_INLINE vw vw_load(const void *p)
 {
-    return vdupq_n_s16(INT16_MIN);
+    return vld1q_s16(p);
 }
-VF_INLINE vw vw_max(vw x, const void *p)
+VF_INLINE vw vw_max(vw x, vw y)
 {
-    return vmaxq_s16(x, vld1q_s16(p));
+    return vmaxq_s16(x, y);
 }
 VF_INLINE vf vw_top(vw x, int32_t type)
 {

@@ -7,7 +7,7 @@
  * vf_load_type(p,type) load_type_tail(p,type,n) store_type store_type_tail: fp32, fp16, bf16, rounding to nearest even;
  * load_pairs(p,&even,&odd): of 2·VF_LANES bf16 numbers those at even places and those at odd ones; store_pairs(p,even,odd)
  * puts numbers that are not NaN back, rounded as near_bf16(x) does: to nearest, halves away from zero, which is one sum;
- * vw = 2·VF_LANES words of 16 bits, for maxima of rows: vw_least, vw_max(x,p), vw_top(x,type), all below;
+ * vw = 2·VF_LANES words of 16 bits, for maxima of rows: vw_load, vw_max, vw_top(x,type) below;
  * vf_pause: in a loop that looks at what another thread writes; vf_exp vf_exp_half vf_tanh (simd_math.inc.h); vf_stream_line(to,from): 64 aligned bytes past the caches, where VF_STREAMS says that
  * there is such a store, in order for other threads after vf_stream_fence(). Tails (0 <= n <= VF_LANES) touch n elements,
  * read 0 in the others. No alignment is asked.
@@ -293,19 +293,16 @@ VF_INLINE void vf_store_pairs(void *p, vf even, vf odd)
 typedef struct vw {
     int16_t word[2 * VF_LANES];
 } vw;
-VF_INLINE vw vw_least(void)
+VF_INLINE vw vw_load(const void *p)
 {
     vw x;
-    for (int i = 0; i < 2 * VF_LANES; i++)
-        x.word[i] = INT16_MIN;
+    memcpy(&x, p, sizeof x);
     return x;
 }
-VF_INLINE vw vw_max(vw x, const void *p)
+VF_INLINE vw vw_max(vw x, vw y)
 {
-    int16_t y[2 * VF_LANES];
-    memcpy(y, p, sizeof y);
     for (int i = 0; i < 2 * VF_LANES; i++)
-        x.word[i] = y[i] > x.word[i] ? y[i] : x.word[i];
+        x.word[i] = y.word[i] > x.word[i] ? y.word[i] : x.word[i];
     return x;
 }
 VF_INLINE vf vw_top(vw x, int32_t type)

@@ -439,15 +439,11 @@ static inline int64_t softmax_units(int64_t chunks)
     return (chunks + SOFTMAX_UNIT - 1) / SOFTMAX_UNIT;
 }
 
-static inline softmax_state softmax_nothing(void)
-{
-    return (softmax_state){-INFINITY, 0};
-}
-
-/* Chunk c of a row joins its unit. True: it was its last one. */
+/* Chunk c of a row joins its unit. True: it was its last one. A sum is its first term, without a neutral element: that saves an
+ * exponential. */
 static inline bool softmax_join(softmax_state *unit, softmax_state chunk, int64_t c, int64_t chunks)
 {
-    *unit = softmax_merge(c % SOFTMAX_UNIT == 0 ? softmax_nothing() : *unit, chunk);
+    *unit = c % SOFTMAX_UNIT == 0 ? chunk : softmax_merge(*unit, chunk);
     return c % SOFTMAX_UNIT == SOFTMAX_UNIT - 1 || c == chunks - 1;
 }
 

@@ -46,7 +46,7 @@ static void softmax_online_rows(void *arg, int32_t worker, int64_t begin, int64_
     softmax_output out;
     softmax_output_open(&out, call->streams);
     for (int64_t r = begin; r < end + write; r++) {
-        softmax_state total = softmax_nothing(), unit = total, chunk;
+        softmax_state total = {0}, unit = {0}, chunk;
         for (int64_t c = 0; c < call->chunks; c++) {
             float *at = keep ? kept + c * SOFTMAX_CHUNK : buffer.element;
             if (write && r > begin)
@@ -57,7 +57,7 @@ static void softmax_online_rows(void *arg, int32_t worker, int64_t begin, int64_
             if (parts)
                 part[c] = chunk;
             if (softmax_join(&unit, chunk, c, call->chunks))
-                total = softmax_merge(total, unit);
+                total = c < SOFTMAX_UNIT ? unit : softmax_merge(total, unit);
         }
         if (r < end)
             before = softmax_close_row(p, r, total);
@@ -117,8 +117,8 @@ static void softmax_shared_leave(const softmax_shared *shared, int64_t r)
     const int64_t slot = r % shared->lag;
     if (__atomic_sub_fetch(&shared->left[slot], 1, __ATOMIC_ACQ_REL) > 0)
         return;
-    softmax_state total = softmax_nothing();
-    for (int64_t u = 0; u < shared->units; u++)
+    softmax_state total = shared->unit[slot * shared->units];
+    for (int64_t u = 1; u < shared->units; u++)
         total = softmax_merge(total, shared->unit[slot * shared->units + u]);
     shared->call->row[slot] = softmax_close_row(shared->call->p, r, total);
     shared->left[slot] = shared->workers;
@@ -139,7 +139,7 @@ static void softmax_shared_worker(void *arg, int32_t worker)
     for (; r < p->rows + shared->lag; r++) {
         const int64_t slot = r % shared->lag, before = r - shared->lag;
         const bool write = before >= 0 && before < p->rows;
-        softmax_state unit = softmax_nothing();
+        softmax_state unit = {0};
         if (write && !softmax_shared_closed(shared, before))
             break;
         for (int64_t c = begin; c < end; c++) {
@@ -242,10 +242,10 @@ static void softmax_forward_online_run(const kiln_cpu *cpu, const kiln_problem *
     }
     rows_parallel_shares(cpu, useful, p->rows * call.chunks, softmax_online_parts, &call);
     for (int64_t r = 0; r < p->rows; r++) {
-        softmax_state total = softmax_nothing(), unit = total;
+        softmax_state total = {0}, unit = {0};
         for (int64_t c = 0; c < call.chunks; c++)
             if (softmax_join(&unit, call.part[r * call.chunks + c], c, call.chunks))
-                total = softmax_merge(total, unit);
+                total = c < SOFTMAX_UNIT ? unit : softmax_merge(total, unit);
         call.row[r] = softmax_close_row(p, r, total);
     }
     if (p->y.type)

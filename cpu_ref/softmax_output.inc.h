@@ -110,11 +110,16 @@ static void softmax_output_close(softmax_output *out)
  * where results are not streamed, the lines that the block will be written to are fetched. fp32 is fetched into the second
  * cache, where its time goes to the memory; 16-bit types keep the core busy, so they come all the way.
  */
+/* Tensors often lie alike in their pages, and then a line that leaves has the low address bits of the line read next, for which
+ * the processor takes the store to hold it: lines leave some lines behind those that are read. */
+enum { SOFTMAX_BEHIND = 4 };
+
 typedef struct softmax_ride {
     const char *read, *read_end;
     const char *from, *from_end;
     char *to;
     const char *write, *write_end;
+    int wait; /* lines to read before the first leaves, see SOFTMAX_BEHIND */
 } softmax_ride;
 
 /* `read`: what will be loaded next, `write`: what will be written (NULL: nothing), each of so many bytes. Wrong guesses
@@ -122,6 +127,7 @@ typedef struct softmax_ride {
 VF_INLINE void softmax_ride_begin(softmax_ride *ride, softmax_output *out, const char *read, int64_t read_bytes,
                                   const char *write, int64_t write_bytes)
 {
+    ride->wait = SOFTMAX_BEHIND;
     ride->read = read;
     ride->read_end = read + read_bytes;
     ride->write = write;
@@ -148,7 +154,9 @@ VF_INLINE void softmax_ride_line(softmax_ride *ride, bool wide)
             __builtin_prefetch(ride->read);
         ride->read += SOFTMAX_LINE;
     }
-    if (ride->from < ride->from_end) {
+    if (ride->wait > 0) {
+        ride->wait--;
+    } else if (ride->from < ride->from_end) {
         vf_stream_line(ride->to, ride->from);
         ride->from += SOFTMAX_LINE;
         ride->to += SOFTMAX_LINE;

@@ -2,7 +2,7 @@
 /*
  * softmax_rows.inc.h: what the softmax kernels share: blocks of rows as fp32 in L1.
  *
- * A row of more than CHUNK elements is cut into chunks, whatever the number of workers, and sums of chunks are added in
+ * A row of more than CHUNK elements is cut into even chunks, whatever the number of workers, and sums of chunks are added in
  * their order in double. So bits depend on the row alone, and a row may be summed by one worker or by many. Shorter rows
  * are taken several at a time, up to one a lane: their latencies overlap, and their maxima and sums are reduced together.
  * A block, which is one chunk or some short rows, passes through a buffer in L1, where its elements are unit-stride fp32
@@ -45,6 +45,14 @@ static inline int64_t softmax_chunks(const kiln_softmax_problem *p)
     return p->n > SOFTMAX_CHUNK ? (p->n + SOFTMAX_CHUNK - 1) / SOFTMAX_CHUNK : 1;
 }
 
+/* Elements of each chunk but the last: nearly the same for all, so that a row of a few elements more than a chunk takes no
+ * longer than its share; whole lines of any type. */
+static inline int64_t softmax_chunk_elements(const kiln_softmax_problem *p)
+{
+    const uint32_t chunks = (uint32_t)softmax_chunks(p); /* n is below 2^31 */
+    return chunks == 1 ? SOFTMAX_CHUNK : (((uint32_t)p->n + chunks - 1) / chunks + 63) & ~(uint32_t)63;
+}
+
 static inline int32_t softmax_pitch(int32_t count)
 {
     return (count + VF_LANES - 1) / VF_LANES * VF_LANES;
@@ -78,13 +86,14 @@ static inline int64_t softmax_row_step(const kiln_softmax_problem *p, const kiln
 static inline void softmax_block_set(softmax_block *b, const kiln_softmax_problem *p, const kiln_rows *tensor,
                                      int64_t row, int32_t rows, int64_t chunk)
 {
-    int64_t first = chunk * SOFTMAX_CHUNK, rest = p->n - first, size = kiln_type_size(tensor->type);
+    const int64_t most = softmax_chunk_elements(p), first = chunk * most, rest = p->n - first;
+    const int64_t size = kiln_type_size(tensor->type);
     b->stride = p->n > 1 ? tensor->stride : 1;
     b->at = tensor->data + (kiln_rows_offset(p, tensor, row) + first * b->stride) * size;
     b->step = softmax_row_step(p, tensor) * size;
     b->type = tensor->type;
     b->rows = rows;
-    b->count = (int32_t)(rest < SOFTMAX_CHUNK ? rest : SOFTMAX_CHUNK);
+    b->count = (int32_t)(rest < most ? rest : most);
     b->pitch = softmax_pitch(b->count);
 }
 
@@ -194,16 +203,15 @@ static void softmax_load(const softmax_block *x, bool paired, float scale, float
 VF_INLINE vf softmax_top_words(const char *x, int32_t type, int count)
 {
     enum { WORDS = 2 * VF_LANES };
-    vw top[2] = {vw_least(), vw_least()};
+    vw top = vw_load(x + 2 * (count - WORDS)), other = top;
     int j = 0;
-    for (; j + 2 * WORDS <= count; j += 2 * WORDS) {
-        top[0] = vw_max(top[0], x + 2 * j);
-        top[1] = vw_max(top[1], x + 2 * (j + WORDS));
+    for (; j + 2 * WORDS < count; j += 2 * WORDS) {
+        top = vw_max(top, vw_load(x + 2 * j));
+        other = vw_max(other, vw_load(x + 2 * (j + WORDS)));
     }
-    if (j + WORDS <= count)
-        top[0] = vw_max(top[0], x + 2 * j);
-    top[1] = vw_max(top[1], x + 2 * (count - WORDS));
-    return vf_max(vw_top(top[0], type), vw_top(top[1], type));
+    if (j + WORDS < count)
+        top = vw_max(top, vw_load(x + 2 * j));
+    return vw_top(vw_max(top, other), type);
 }
 
 /* The same for numbers of any sign. NaN is left out. */
