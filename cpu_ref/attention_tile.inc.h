@@ -26,6 +26,12 @@
 /* Most lanes of a tile. */
 #define TILE_LANES (TILE_VECTORS * VF_LANES)
 
+/* Before the loop over columns or keys of a register block. Fewer turns, so that its end is foretold; but where the registers
+ * are only just enough, gcc spills. */
+#ifndef TILE_UNROLL
+#define TILE_UNROLL
+#endif
+
 /* Most accumulators of one register block. */
 #define TILE_ACCUMULATORS_ (TILE_ROWS > NARROW_ROWS ? TILE_ROWS : NARROW_ROWS)
 
@@ -46,7 +52,8 @@ VF_INLINE void score_rows_block(const int rows, const int nv, const float *k, in
         }
     }
 #endif
-    for (; c < columns; c++) {
+    TILE_UNROLL for (; c < columns; c++)
+    {
         vf b[TILE_VECTORS];
         UNROLL for (int j = 0; j < nv; j++) b[j] = vf_load(q + (c * nv + j) * VF_LANES);
         UNROLL for (int i = 0; i < rows; i++)
@@ -82,7 +89,8 @@ VF_INLINE void value_rows_block(const int rows, const int nv, const float *v, in
 {
     vf acc[TILE_ACCUMULATORS_][TILE_VECTORS];
     UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < nv; j++) acc[i][j] = vf_zero();
-    for (int64_t r = 0; r < keys; r++) {
+    TILE_UNROLL for (int64_t r = 0; r < keys; r++)
+    {
         vf b[TILE_VECTORS];
         int i = 0;
         UNROLL for (int j = 0; j < nv; j++) b[j] = vf_load(p + (r * nv + j) * VF_LANES);

@@ -10,6 +10,7 @@
 #define TILE_ROWS    6
 #define TILE_VECTORS 4
 #define NARROW_ROWS  14
+#define TILE_UNROLL  _Pragma("GCC unroll 2")
 #define TASK_TILES   4 /* most tiles that share a block of keys */
 
 #include "kernels.inc.h"
