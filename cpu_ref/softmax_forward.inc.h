@@ -149,6 +149,13 @@ VF_INLINE void softmax_direct_rows(const softmax_block *x, int32_t type, bool pa
     *ride = local;
 }
 
+/* Bytes that follow this block and are read next. */
+static inline int64_t softmax_next_bytes(const kiln_softmax_problem *p, const softmax_block *x)
+{
+    const int64_t elements = p->n > SOFTMAX_CHUNK ? softmax_chunk_elements(p) : (int64_t)x->count * x->rows;
+    return elements * kiln_type_size(x->type);
+}
+
 static void softmax_exp_direct(const kiln_softmax_problem *p, float *buffer, const softmax_block *x, char *y,
                                const float *shift, bool keep, softmax_output *out, vf *sum)
 {
@@ -156,7 +163,7 @@ static void softmax_exp_direct(const kiln_softmax_problem *p, float *buffer, con
     const int64_t bytes = (int64_t)x->count * kiln_type_size(x->type);
     const bool half = softmax_is_half(p);
     softmax_ride ride;
-    softmax_ride_begin(&ride, out, x->at + (x->rows - 1) * x->step + bytes, bytes * x->rows, y,
+    softmax_ride_begin(&ride, out, x->at + (x->rows - 1) * x->step + bytes, softmax_next_bytes(p, x), y,
                        (int64_t)x->count * x->rows * kiln_type_size(y_type));
     if (softmax_paired(p) && half)
         softmax_direct_rows(x, KILN_BFLOAT16, true, true, shift, buffer, keep, &ride, sum);
@@ -169,12 +176,12 @@ static void softmax_exp_direct(const kiln_softmax_problem *p, float *buffer, con
     softmax_ride_end(&ride, out);
 }
 
-VF_INLINE void softmax_exp_rows(float *buffer, const softmax_block *x, char *y, int32_t y_type, const float *shift,
-                                bool keep, int lines, softmax_output *out, vf *sum)
+VF_INLINE void softmax_exp_rows(const kiln_softmax_problem *p, float *buffer, const softmax_block *x, char *y,
+                                int32_t y_type, const float *shift, bool keep, int lines, softmax_output *out, vf *sum)
 {
     const int64_t bytes = (int64_t)x->count * kiln_type_size(x->type);
     softmax_ride ride; /* in registers */
-    softmax_ride_begin(&ride, out, x->at + (x->rows - 1) * x->step + bytes, bytes * x->rows, y,
+    softmax_ride_begin(&ride, out, x->at + (x->rows - 1) * x->step + bytes, softmax_next_bytes(p, x), y,
                        (int64_t)x->count * x->rows * kiln_type_size(y_type));
     for (int i = 0; i < x->rows; i++)
         sum[i] = softmax_exp_row(buffer + (int64_t)i * x->pitch, x->pitch, vf_set1(shift[i]), keep, lines, &ride);
@@ -193,11 +200,11 @@ static void softmax_exp(const kiln_softmax_problem *p, float *buffer, const soft
     }
     bool wide = x->type == KILN_FLOAT32 || y_type == KILN_FLOAT32;
     if (keep && wide)
-        softmax_exp_rows(buffer, x, y, y_type, shift, true, 2, out, sum);
+        softmax_exp_rows(p, buffer, x, y, y_type, shift, true, 2, out, sum);
     else if (keep)
-        softmax_exp_rows(buffer, x, y, y_type, shift, true, 1, out, sum);
+        softmax_exp_rows(p, buffer, x, y, y_type, shift, true, 1, out, sum);
     else
-        softmax_exp_rows(buffer, x, y, y_type, shift, false, 2, out, sum);
+        softmax_exp_rows(p, buffer, x, y, y_type, shift, false, 2, out, sum);
 }
 
 /* How an element of the buffer becomes a result. */

@@ -128,7 +128,8 @@ VF_INLINE void softmax_ride_begin(softmax_ride *ride, softmax_output *out, const
                                   const char *write, int64_t write_bytes)
 {
     ride->wait = SOFTMAX_BEHIND;
-    ride->read = read;
+    ride->read =
+        read - (uintptr_t)read % SOFTMAX_LINE; /* or the last line, which begins between two steps, would be missed */
     ride->read_end = read + read_bytes;
     ride->write = write;
     ride->write_end = write && !out->streams ? write + write_bytes : write;
@@ -142,6 +143,8 @@ VF_INLINE void softmax_ride_begin(softmax_ride *ride, softmax_output *out, const
 
 VF_INLINE void softmax_ride_end(const softmax_ride *ride, softmax_output *out)
 {
+    for (const char *read = ride->read; read < ride->read_end; read += SOFTMAX_LINE)
+        __builtin_prefetch(read, 0, 2);
     out->from = (int)(ride->from - out->stage);
 }
 
