@@ -159,7 +159,8 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     kiln_status status = KILN_OK;
     for (int i = 0; i < LAUNCHES && status == KILN_OK; i++) {
         a.base.items = items[i];
-        status = gpu_launch(device, launch(p, i), &a, i == MAIN ? device->units : 0, stream);
+        status = (i == PREPARE ? gpu_launch : gpu_launch_chained)(device, launch(p, i), &a,
+                                                                  i == MAIN ? device->units : 0, stream);
     }
     return status;
 }

@@ -20,6 +20,7 @@
 //   prepare  D = Σ do·o - dlse, -lse·log2(e) (+ LIFT), zeroes dQ; writes down what each block of `main` works on
 //   main     dK, dV, dQ                                          finish   dQ scaled and rounded; parts of dK and dV joined
 //   again    what is not finite, by the kernels of flash2: `main` and `finish` list such tiles
+// Each may begin while the one before it ends.
 //
 // Accepts what the method (attention_backward_wgmma.c) calls plain. What a hidden row holds has no influence: 0·NaN makes a
 // gradient NaN here, and `again` does its tile with hidden pairs left out.
@@ -132,6 +133,8 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                 gpu_tensor_prefetch(&a.dout);
         }
         gpu_block_barrier();
+        gpu_chain_go();
+        gpu_chain_wait();
         const int wg = gpu_warpgroup();
         if (wg == 2) {
             gpu_registers_give<PRODUCER>();

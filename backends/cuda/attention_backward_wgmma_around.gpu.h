@@ -92,6 +92,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
     {
         constexpr int PER_ROW = D / 8, STEP = threads / PER_ROW, STEPS = 4; // rows side by side; at a time
         const auto &p = a.base.p.forward;
+        gpu_chain_go();
         const int64_t at = item * threads + gpu_thread();
         if (at < a.works)
             a.work[at] = work_of(a, at);
@@ -164,6 +165,8 @@ struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, RO
     {
         const auto &p = a.base.p.forward;
         const int64_t of_q = p.batch * p.heads * a.m_tiles;
+        gpu_chain_go();
+        gpu_chain_wait();
         if (item >= of_q)
             return join(a, (item - of_q) * a.parts);
         const gpu_item of(p, item, a.m_tiles);
@@ -238,6 +241,7 @@ template <class TILES> struct attention_backward_wgmma_again {
     static_assert(tile_q == GPU_WGMMA_ROWS && tile_k == GPU_WGMMA_ROWS, "tiles are counted alike");
     static GPU_FN void run(const args &a, shared &sh, int64_t item)
     {
+        gpu_chain_wait();
         const int of_q = keys::ceil_parts(a.base.p.forward.d), of_k = of_q + keys::ceil_parts(a.base.p.forward.d_v);
         const int64_t first = of_k * (int64_t)a.open[0], all = first + of_q * (int64_t)a.open[1];
 #pragma unroll 1

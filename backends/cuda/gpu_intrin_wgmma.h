@@ -369,6 +369,16 @@ GPU_FN bool gpu_group_any(int number, int threads, bool x)
                  : "memory");
     return any != 0;
 }
+// A kernel launched by gpu_launch_chained() may have begun while the one before it runs: what that one writes is there after the
+// wait, and nothing may be written before. The one before says by gpu_chain_go() that it would be of use.
+GPU_FN void gpu_chain_wait()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+GPU_FN void gpu_chain_go()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 GPU_FN void gpu_trap()
 {
     __trap();

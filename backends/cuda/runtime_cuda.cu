@@ -255,6 +255,20 @@ int launch(const gpu_device *, const gpu_kernel *kernel, int32_t blocks, const v
                             (size_t)kernel->shared_bytes, (cudaStream_t)stream);
 }
 
+int launch_chained(const gpu_device *, const gpu_kernel *kernel, int32_t blocks, const void *args, kiln_stream stream)
+{
+    void *parameters[] = {(void *)args};
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t config = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = dim3((unsigned)blocks), config.blockDim = dim3((unsigned)kernel->threads);
+    config.dynamicSmemBytes = (size_t)kernel->shared_bytes, config.stream = (cudaStream_t)stream;
+    config.attrs = &early, config.numAttrs = 1;
+    if (kernel->shared_bytes > SHARED_WITHOUT_ASKING) TRY(raise_limit(kernel));
+    return cudaLaunchKernelExC(&config, (const void *)kernel->entry, parameters);
+}
+
 // ------------------------------------------------------------------------------------------------- memory, streams, events
 int device_malloc(size_t bytes, void **pointer) { return cudaMalloc(pointer, bytes); }
 int device_free(void *pointer) { return cudaFree(pointer); }
@@ -364,6 +378,7 @@ extern "C" const gpu_runtime gpu_runtime_cuda = {
     leave,
     prepare,
     launch,
+    launch_chained,
     device_malloc,
     device_free,
     copy,

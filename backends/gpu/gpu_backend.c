@@ -55,8 +55,11 @@ static void leave(const gpu_device *device, void *before)
 
 /* ------------------------------------------------------------------------------------------ for methods, inside run() */
 
-kiln_status gpu_launch(const gpu_device *device, const gpu_kernel *kernel, const void *args, int64_t max_blocks,
-                       kiln_stream stream)
+typedef int launch_function(const gpu_device *device, const gpu_kernel *kernel, int32_t blocks, const void *args,
+                            kiln_stream stream);
+
+static kiln_status launch_by(launch_function *function, const gpu_device *device, const gpu_kernel *kernel,
+                             const void *args, int64_t max_blocks, kiln_stream stream)
 {
     int64_t blocks = *(const int64_t *)args;
     if (blocks <= 0)
@@ -65,7 +68,21 @@ kiln_status gpu_launch(const gpu_device *device, const gpu_kernel *kernel, const
         blocks = max_blocks;
     if (blocks > INT32_MAX) /* the grid's limit; each block takes several items */
         blocks = INT32_MAX;
-    return check(device, device->runtime->launch(device, kernel, (int32_t)blocks, args, stream), kernel->name);
+    return check(device, function(device, kernel, (int32_t)blocks, args, stream), kernel->name);
+}
+
+kiln_status gpu_launch(const gpu_device *device, const gpu_kernel *kernel, const void *args, int64_t max_blocks,
+                       kiln_stream stream)
+{
+    return launch_by(device->runtime->launch, device, kernel, args, max_blocks, stream);
+}
+
+kiln_status gpu_launch_chained(const gpu_device *device, const gpu_kernel *kernel, const void *args, int64_t max_blocks,
+                               kiln_stream stream)
+{
+    const gpu_runtime *runtime = device->runtime;
+    return launch_by(runtime->launch_chained ? runtime->launch_chained : runtime->launch, device, kernel, args,
+                     max_blocks, stream);
 }
 
 kiln_status gpu_fill(const gpu_device *device, void *destination, uint8_t value, size_t bytes, kiln_stream stream)

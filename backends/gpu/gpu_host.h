@@ -45,6 +45,10 @@ typedef struct gpu_runtime {
     /* Enqueues `blocks` >= 1 blocks. Also of a kernel that was never prepared, also on a stream that is being captured. */
     int (*launch)(const gpu_device *device, const gpu_kernel *kernel, int32_t blocks, const void *args,
                   kiln_stream stream);
+    /* The same for a kernel that may begin before the one before it in the stream ends, and waits for that end itself, where it
+     * needs it (gpu_chain_wait()). Optional: launch(). */
+    int (*launch_chained)(const gpu_device *device, const gpu_kernel *kernel, int32_t blocks, const void *args,
+                          kiln_stream stream);
     int (*malloc)(size_t bytes, void **pointer); /* aligned to 256 bytes; bytes > 0 */
     int (*free)(void *pointer);
     int (*copy)(void *destination, const void *source, size_t bytes, kiln_stream stream); /* waits for host memory */
@@ -106,6 +110,9 @@ struct gpu_method {
  */
 kiln_status gpu_launch(const gpu_device *device, const gpu_kernel *kernel, const void *args, int64_t max_blocks,
                        kiln_stream stream);
+/* The same by launch_chained(), for the kernels of a call after its first. */
+kiln_status gpu_launch_chained(const gpu_device *device, const gpu_kernel *kernel, const void *args, int64_t max_blocks,
+                               kiln_stream stream);
 
 /* gpu_backend.c: fills device memory in stream order: for counters that a kernel expects to be zero. */
 kiln_status gpu_fill(const gpu_device *device, void *destination, uint8_t value, size_t bytes, kiln_stream stream);
