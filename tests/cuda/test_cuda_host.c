@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "../support/attention.h"
+#include "../support/gradients.h"
 #include "../support/rows.h"
 #include "driver.h"
 
@@ -278,6 +278,62 @@ START_TEST(captured_lengths)
 }
 END_TEST
 
+/* The same of gradients, several launches each, which may begin while the one before them ends: replays one after the other, in a
+ * workspace that holds what the last one left. */
+START_TEST(captured_gradients)
+{
+    static const int64_t lengths[4][2] = {{300, 17}, {1, 300}, {0, 64}, {300, 299}};
+    static const int32_t types[] = {KILN_FLOAT32, KILN_FLOAT16, KILN_BFLOAT16};
+    const gradients_case c = {.forward = {.batch = 2,
+                                          .heads = 4,
+                                          .heads_k = 2,
+                                          .seqlen_q = 300,
+                                          .seqlen_k = 300,
+                                          .d = _i < 3 ? 64 : 128,
+                                          .type = types[_i % 3],
+                                          .mask = KILN_MASK_CAUSAL_BOTTOM_RIGHT,
+                                          .used_k = true},
+                              .flags = KILN_FLAG_DETERMINISTIC};
+    size_t bytes = 0;
+    void *workspace, *graph, *replay;
+    kiln_stream stream;
+    kiln_context *context = test_context();
+    test_gradients *g = test_gradients_new(&c);
+    REQUIRE_OK(kiln_attention_backward_workspace(context, &g->args, &bytes));
+    REQUIRE_OK(kiln_malloc(context, bytes, &workspace));
+    REQUIRE_OK(kiln_stream_create(context, &stream));
+    REQUIRE_OK(kiln_attention_backward_prepare(context, &g->args));
+    test_upload();
+    CUDA_OK(ON_DEVICE(cuda->StreamBeginCapture_v2(stream, CUDA_CAPTURE_GLOBAL)));
+    REQUIRE_OK(kiln_attention_backward(context, &g->args, workspace, bytes, stream));
+    CUDA_OK(ON_DEVICE(cuda->StreamEndCapture(stream, &graph)));
+    CUDA_OK(ON_DEVICE(cuda->GraphInstantiateWithFlags(&replay, graph, 0)));
+    unsigned char *called[3], *replayed[3];
+    for (int t = 0; t < 3; t++)
+        called[t] = test_alloc(g->out[t]->bytes), replayed[t] = test_alloc(g->out[t]->bytes);
+    for (int round = 0; round < 4; round++) {
+        test_put(g->forward->used_k, 0, (double)lengths[round][0]);
+        test_put(g->forward->used_k, 1, (double)lengths[round][1]);
+        test_upload(); /* gradients are NaN again */
+        for (int i = 0; i < 5; i++)
+            CUDA_OK(ON_DEVICE(cuda->GraphLaunch(replay, stream)));
+        for (int t = 0; t < 3; t++)
+            REQUIRE_OK(kiln_copy(context, replayed[t], g->out[t]->memory, g->out[t]->bytes, stream));
+        test_upload();
+        REQUIRE_OK(kiln_attention_backward(context, &g->args, workspace, bytes, stream));
+        for (int t = 0; t < 3; t++) {
+            REQUIRE_OK(kiln_copy(context, called[t], g->out[t]->memory, g->out[t]->bytes, stream));
+            TEST_REQUIRE(memcmp(called[t], replayed[t], g->out[t]->bytes) == 0,
+                         "%s, lengths %d: the replay gives other bits", gradients_name[t], round);
+        }
+    }
+    CUDA_OK(ON_DEVICE(cuda->GraphExecDestroy(replay)));
+    CUDA_OK(ON_DEVICE(cuda->GraphDestroy(graph)));
+    REQUIRE_OK(kiln_stream_destroy(context, stream));
+    REQUIRE_OK(kiln_free(context, workspace));
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------------------ the cost of a call */
 
 static double now(void)
@@ -355,6 +411,7 @@ int main(void)
     t = test_tcase(suite, "graphs");
     tcase_add_loop_test(t, captured_softmax, 0, 2);
     tcase_add_loop_test(t, captured_lengths, 0, TEST_ATTENTION_ALGORITHMS);
+    tcase_add_loop_test(t, captured_gradients, 0, 6);
     t = test_tcase(suite, "cost");
     tcase_add_test(t, cost_of_a_call);
     return test_main(suite);
