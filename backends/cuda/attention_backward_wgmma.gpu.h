@@ -231,9 +231,9 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
 #pragma unroll 1
                 for (int m = m_past - 1; m >= m_first; m--, parity ^= 1) {
                     uint32_t *whose = a.turn + tile + m;
-                    gpu_mbarrier_wait(DQ_FULL, parity);
                     while (gpu_load_acquire(whose) != turn) {
                     }
+                    gpu_mbarrier_wait(DQ_FULL, parity);
                     gpu_async_fence_all();
                     gpu_bulk_add(a.dq + (int64_t)(tile + m) * TILE, DQ, TILE * 4);
                     gpu_bulk_wait_read();
