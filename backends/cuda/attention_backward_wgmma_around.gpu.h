@@ -7,7 +7,7 @@
 // A tile of queries of one head: item = (batch, head, tile).
 template <class E, int D, int ROWS> struct attention_backward_wgmma_tiles {
     using args = gpu_wgmma_backward_args;
-    static constexpr int BM = ROWS, TILE = BM * D, threads = 256, blocks = 2, tile_q = BM, tile_k = 0;
+    static constexpr int BM = ROWS, TILE = BM * D, threads = 256, blocks = D > 128 ? 2 : 3, tile_q = BM, tile_k = 0;
     struct shared {
         gpu_array<float, 1, 1> none;
     };
@@ -25,14 +25,15 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
     using base = attention_backward_wgmma_tiles<E, D, ROWS>;
     using typename base::args, typename base::shared;
     using work = gpu_wgmma_backward_work;
-    static constexpr int BM = base::BM, BN = KEYS, threads = base::threads;
+    static constexpr int BM = base::BM, BN = KEYS, threads = base::threads, blocks = D > 128 ? 2 : 4;
 
     static GPU_FN int64_t first_tile(const kiln_attention_problem &p, int64_t b) // of packed keys, of KV head 0
     {
         const int64_t row = gpu_read<int32_t>(p.cu_seqlens_k, b);
         return gpu_wgmma_tile_of(true, b, row < 0 ? 0 : row < p.total_k ? row : p.total_k, BN, 0);
     }
-    static GPU_FN work work_of(const args &a, int64_t number)
+    // Called: its registers are not those of the loop below.
+    static GPU_CALL void write_down(const args &a, int64_t number)
     {
         const auto &p = a.base.p.forward;
         const int64_t tiles = a.n_tiles, heads = p.batch * p.heads_k;
@@ -66,7 +67,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         const int64_t left = s.seqlen_k - n0, keys = n < 0 || left < 0 ? 0 : left < BN ? left : BN, most = 1 << 30;
         const int64_t low = window.low - n0 < -most ? -most : window.low - n0,
                       high = window.high - n0 < -most ? -most : window.high - n0;
-        work w;
+        work &w = a.work[number];
         w.q_row = (int32_t)s.q_row, w.q_batch = (int32_t)s.q_batch;
         w.k_row = (int32_t)(s.k_row + n0), w.k_batch = (int32_t)s.k_batch;
         w.head_k = (int32_t)head_k, w.keys = (int32_t)keys, w.low = (int32_t)low, w.high = (int32_t)high;
@@ -84,7 +85,6 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         w.q_tile = (int32_t)(w.head * a.q_room + gpu_wgmma_tile_of(packed, batch, s.q_row, BM, a.m_tiles));
         w.turn = (int32_t)n;
         w.again = (batch * p.heads_k + head_k) * a.base.k_tiles + n * (BN / GPU_WGMMA_ROWS);
-        return w;
     }
 
     // Each block also makes as many records for `main` as it has threads.
@@ -95,7 +95,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         gpu_chain_go();
         const int64_t at = item * threads + gpu_thread();
         if (at < a.works)
-            a.work[at] = work_of(a, at);
+            write_down(a, at);
         if (at < 3)
             a.open[at] = 0;
         if (item >= p.batch * p.heads * a.m_tiles)
@@ -111,47 +111,50 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         }
         float *sums = a.dq + tile * base::TILE;
         const gpu_vec<float, 4> zero = {};
-        const int col = gpu_thread() % PER_ROW * 8;
+        const int part = gpu_thread() % PER_ROW, col = part * 8;
         const gpu_rows<const E> o(gpu_rows<const E>(p.o, s.q_batch, of.head).from(s.q_row + q0)),
             dout(gpu_rows<const E>(a.base.p.dout, s.q_batch, of.head).from(s.q_row + q0));
 #pragma unroll 1
         for (int r0 = gpu_thread() / PER_ROW; r0 < BM; r0 += STEPS * STEP) {
-            gpu_vec<E, 8> x[STEPS] = {}, y[STEPS] = {};
+            gpu_packed x[STEPS] = {}, y[STEPS] = {}; // all on their way before the first is asked for
 #pragma unroll
             for (int i = 0; i < STEPS; i++)
-                if (q0 + r0 + i * STEP < s.seqlen_q && col < p.d_v)
-                    x[i] = gpu_load<8>(o, r0 + i * STEP, col), y[i] = gpu_load<8>(dout, r0 + i * STEP, col);
+                if (q0 + r0 + i * STEP < s.seqlen_q && col < p.d_v) {
+                    x[i] = gpu_load_packed<false>(o, r0 + i * STEP, col);
+                    y[i] = gpu_load_packed<false>(dout, r0 + i * STEP, col);
+                }
+            // Of the threads of a row the first STEPS finish one each.
+            const int r = r0 + part * STEP;
+            const bool mine = part < STEPS && q0 + r < s.seqlen_q;
+            const int64_t row = s.q_row + q0 + r;
+            float lse = gpu_minus_infinity(), delta = 0; // past the last: no weight
+            if (mine)
+                lse = gpu_read<float>(p.lse, s.q_batch, of.head, row);
+            if (mine && kiln_view_present(&a.base.p.dlse))
+                delta = -gpu_read<float>(a.base.p.dlse, s.q_batch, of.head, row);
 #pragma unroll
             for (int i = 0; i < 2 * STEPS; i++, sums += threads * 4)
                 gpu_put<16>(sums + gpu_thread() * 4, &zero);
 #pragma unroll
             for (int i = 0; i < STEPS; i++) {
+                gpu_pin(x[i]), gpu_pin(y[i]);
+                const gpu_vec<float, 8> f = gpu_unpack<E>(x[i]), g = gpu_unpack<E>(y[i]);
                 float sum = 0;
 #pragma unroll
                 for (int e = 0; e < 8; e++)
-                    sum = gpu_fma(gpu_to_float(x[i][e]), gpu_to_float(y[i][e]), sum);
+                    sum = gpu_fma(f[e], g[e], sum);
                 sum = gpu_wave_sum<PER_ROW>(sum);
-                if (gpu_thread() % PER_ROW == 0)
-                    put(a, s, of, q0, tile, r0 + i * STEP, sum);
+                if (part == i)
+                    delta += sum;
             }
+            if (part < STEPS) {
+                const int64_t at = tile * BM + wgmma_row_slot(r);
+                a.lse[at] = lse == gpu_minus_infinity() ? lse : gpu_fma(lse, -1.44269504089f, (float)wgmma_lift<E>());
+                a.delta[at] = delta;
+            }
+            if (mine) // for `again`
+                gpu_write<float>(a.base.delta, s.q_batch, of.head, row, 0, delta);
         }
-    }
-    // What is known of query r of the tile.
-    static GPU_FN void put(const args &a, const kiln_sequence &s, const gpu_item &of, int64_t q0, int64_t tile, int r,
-                           float sum)
-    {
-        const auto &p = a.base.p.forward;
-        const int64_t row = s.q_row + q0 + r;
-        float lse = gpu_minus_infinity(); // past the last: no weight
-        if (q0 + r < s.seqlen_q) {
-            const float l = gpu_read<float>(p.lse, s.q_batch, of.head, row);
-            lse = l == gpu_minus_infinity() ? l : gpu_fma(l, -1.44269504089f, (float)wgmma_lift<E>());
-            if (kiln_view_present(&a.base.p.dlse))
-                sum -= gpu_read<float>(a.base.p.dlse, s.q_batch, of.head, row);
-            gpu_write<float>(a.base.delta, s.q_batch, of.head, row, 0, sum); // for `again`
-        }
-        a.lse[tile * BM + wgmma_row_slot(r)] = lse;
-        a.delta[tile * BM + wgmma_row_slot(r)] = sum;
     }
 };
 
@@ -197,7 +200,7 @@ struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, RO
                     (of.batch * p.heads + of.head) * a.base.q_tiles + a.base.q_tiles - 1 - row / GPU_WGMMA_ROWS;
     }
     // dV and dK of the records from `number` on, by the threads that were consumers.
-    static GPU_FN void join(const args &a, int64_t number)
+    static GPU_CALL void join(const args &a, int64_t number)
     {
         constexpr bool WIDE = D > 128; // a warpgroup has half of the columns, not of the keys
         constexpr int COLUMNS = WIDE ? D / 2 : D;
