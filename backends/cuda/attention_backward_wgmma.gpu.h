@@ -140,7 +140,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
             gpu_registers_give<PRODUCER>();
             if (gpu_thread() == 256)
                 produce(a, sh);
-            if (ORDERED && gpu_thread() == 288)
+            if (ORDERED && gpu_wave_id() == 9)
                 send(a, sh);
             return;
         }
@@ -213,9 +213,23 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
         }
     }
 
-    // ORDERED: adds what the consumers leave, when it is this item's turn.
+    // Packed sequences come one after the other? Where they do not (which is reported), an item could wait for one that is not there.
+    static GPU_FN bool ascends(const kiln_view &starts, int64_t batch)
+    {
+        bool falls = false;
+        if (kiln_view_present(&starts))
+#pragma unroll 1
+            for (int64_t b = gpu_lane(); b < batch; b += GPU_WAVE)
+                falls = falls || gpu_read<int32_t>(starts, b) > gpu_read<int32_t>(starts, b + 1);
+        return !gpu_wave_any(falls);
+    }
+    // ORDERED: adds what the consumers leave, when it is this item's turn. A wave.
     static GPU_FN void send(const args &a, const shared &sh)
     {
+        const auto &p = a.base.p.forward;
+        const bool ordered = ascends(p.cu_seqlens_q, p.batch) && ascends(p.cu_seqlens_k, p.batch);
+        if (gpu_lane() > 0)
+            return;
         uint32_t parity = 0;
 #pragma unroll 1
         for (uint32_t item = 0;; item++) {
@@ -231,7 +245,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
 #pragma unroll 1
                 for (int m = m_past - 1; m >= m_first; m--, parity ^= 1) {
                     uint32_t *whose = a.turn + tile + m;
-                    while (gpu_load_acquire(whose) != turn) {
+                    while (ordered && gpu_load_acquire(whose) != turn) {
                     }
                     gpu_mbarrier_wait(DQ_FULL, parity);
                     gpu_async_fence_all();
