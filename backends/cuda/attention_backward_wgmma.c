@@ -152,8 +152,7 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     const int64_t per_head = p->seqlen_q * head_size(p) * 8 * (p->heads / p->heads_k);
     for (a.section = 1; a.section < p->batch * p->heads_k && 2 * a.section * per_head <= device->l2_bytes * 2 / 3;)
         a.section *= 2;
-    const int64_t of_q = p->batch * p->heads * a.m_tiles,
-                  records = attention_ceil(a.works, launch(p, PREPARE)->threads);
+    const int64_t of_q = p->heads * a.q_room, records = attention_ceil(a.works, launch(p, PREPARE)->threads);
     const int64_t items[LAUNCHES] = {of_q > records ? of_q : records, a.works,
                                      of_q + (a.parts > 1 ? a.works / a.parts : 0), device->units};
     kiln_status status = KILN_OK;

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // attention backward, rung `wgmma` (Hopper, sm_90a), 16-bit types. Against flash2 (two passes that recompute S and dP twice):
-//   one pass. A block owns 128 keys of one KV head, dK and dV stay in registers while Q and dO stream past in tiles of BM rows;
+//   one pass. An item is 128 keys of one KV head: dK and dV stay in registers while Q and dO stream past in tiles of BM rows;
 //   scores are computed transposed (keys x queries), so that P and dS are at once the register operands of dV += P·dO and
 //   dK += dS·Q; dS also goes through shared memory, for dQ = dSᵀ·K needs the keys of both warpgroups: each makes half of
 //   dQ and adds it to an fp32 sum in memory, in whatever order: bits of dq differ from run to run.
 //
-//   ORDERED, they do not. A block adds to a tile of dQ after the block of the 128 keys before, which tells it so by a counter of
-//   the tile. All start at the last queries, so that with a causal mask each is as far as the one before it, less what handing
-//   over takes; and a spare warp waits and adds, while the others are at the next step. No block waits for a later one: they
-//   number themselves when they start.
+// A block stays on its multiprocessor and takes items from a counter. Its producer reads the next one and loads its first tiles while
+// the consumers are still at the last steps of this one and at its dK and dV.
+//
+// ORDERED: same bits. An item adds to a tile of dQ after the item of the 128 keys before, which tells it so by a counter of the
+// tile. All begin at the last queries, so that with a causal mask each is as far as the one before it, less what handing over
+// takes; and a spare wave waits and adds, while the others are at the next step. No item waits for a later one: the counter
+// gives them out in order.
 //
 // Where there are few keys for many query heads, several items share a KV head's keys, each for a part of its heads; their dK and dV
 // go to memory in fp32, and `finish` adds them up.
@@ -17,7 +20,7 @@
 // and dS may reach 2^(16 - LIFT): what is beyond becomes infinite, and is done again by fp32 arithmetic. bf16: additions to memory
 // take what is below 2^-126 for 0, which is 2^-(126 + LIFT) of dq.
 //
-//   prepare  D = Σ do·o - dlse, -lse·log2(e) (+ LIFT), zeroes dQ; writes down what each block of `main` works on
+//   prepare  D = Σ do·o - dlse, -lse·log2(e) (+ LIFT), zeroes dQ; writes the items down
 //   main     dK, dV, dQ                                          finish   dQ scaled and rounded; parts of dK and dV joined
 //   again    what is not finite, by the kernels of flash2: `main` and `finish` list such tiles
 // Each may begin while the one before it ends.
@@ -74,7 +77,7 @@ GPU_FN void wgmma_put_part(const gpu_wgmma_backward_args &a, int64_t number, int
         gpu_put<16>(to + i * 128, sum + 4 * i);
 }
 
-// The block around its consumers, which are CONSUMER's: shared memory, the producer, and who adds to dQ in order.
+// A block without its consumers: shared memory, the producer, and who adds to dQ in order.
 template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct wgmma_backward_block {
     using E = E_;
     using args = gpu_wgmma_backward_args;

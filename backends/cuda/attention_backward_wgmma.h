@@ -7,21 +7,21 @@
 
 enum {
     GPU_WGMMA_ROWS = 64,    /* of a tile that is done again, and keys of a warpgroup */
-    GPU_WGMMA_KEYS = 128,   /* of a block at head sizes up to 128 */
+    GPU_WGMMA_KEYS = 128,   /* of an item at head sizes up to 128 */
     GPU_WGMMA_LIFT_F16 = 6, /* P and dS are larger by 2^this */
     GPU_WGMMA_LIFT_BF16 = 24,
 };
 
-/* What one block of the main kernel works on: `prepare` writes it down, or one thread would spend 2 us on it while its block
- * waits. m counts tiles of queries, of which the first is the sequence's. */
+/* An item of the main kernel: `prepare` writes them down, or a thread would spend 2 us on it while its block waits. m counts
+ * tiles of queries from the sequence's first on. */
 typedef struct gpu_wgmma_backward_work {
     int32_t q_row, q_batch, k_row, k_batch; /* of the sequence's first query, of my first key */
     int32_t head_k, keys;                   /* fewer at the end of a sequence; 0: nothing to do at all */
     int32_t low, high;                      /* query i sees of my keys [i + low, i + high) */
     int32_t m_first, m_past;                /* tiles with queries that see one */
     int32_t clear_first, clear_past;        /* of these, where all queries see all my keys */
-    int32_t q_tile;                         /* in the workspace: m = 0 of the group's first head */
-    int32_t turn;                           /* how many blocks of the sequence's keys come before */
+    int32_t q_tile;                         /* in the workspace: m = 0 of the first head */
+    int32_t turn;                           /* how many items of the sequence's keys come before */
     int32_t head, unused;                   /* first query head */
     int64_t again;                          /* my first tile as `again` counts */
     int64_t number;                         /* of this record */
@@ -38,18 +38,18 @@ typedef struct gpu_wgmma_backward_args {
     };
     int64_t m_tiles, n_tiles; /* of the longest sequence: of the main kernel's tiles of queries and of keys */
     int64_t q_room;
-    int64_t works;                 /* items of the main kernel */
-    int64_t group, parts;          /* heads of an item; items that share a KV head's keys, one after the other */
+    int64_t works;                 /* items */
+    int64_t group, parts;          /* heads of an item; items, in a row, that share a KV head's keys */
     int64_t section;               /* masked: KV heads whose Q, dO and dQ are meant to share the L2 */
-    gpu_wgmma_backward_work *work; /* in the order of the blocks */
+    gpu_wgmma_backward_work *work; /* in the order in which they are given out */
     float *part;                   /* parts > 1: dv and dk of each item, in the order of the registers */
     float *dq;                     /* tiles of rows x D fp32 sums, in the order of the registers */
     float *lse, *delta;            /* tiles of rows: -lse·log2(e), and D - dlse; in the order of the registers */
     /* Tiles whose gradient is not finite, to be done again: numbers of tiles of keys, and of queries; how many of each. Then
-     * how many blocks have started. */
+     * how many items have been given out. */
     int64_t *open_k, *open_q;
     uint32_t *open;
-    uint32_t *turn; /* of each tile of dQ: which block of the sequence's keys may add to it. NULL: in any order */
+    uint32_t *turn; /* of each tile of dQ: whose turn it is to add to it. NULL: in any order */
     gpu_tensor_map q, k, v, dout;
 } gpu_wgmma_backward_args;
 

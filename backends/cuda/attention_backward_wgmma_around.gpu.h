@@ -4,53 +4,68 @@
 #pragma once
 #include "attention_backward_wgmma.gpu.h"
 
-// A tile of queries of one head: item = (batch, head, tile).
+// Packed rows by tiles of `rows` rows (gpu_wgmma_tile_of): where sequence b begins, and the last that does not begin after `tile`.
+GPU_FN int64_t wgmma_first_tile(const kiln_view &starts, int64_t total, int64_t rows, int64_t b)
+{
+    const int64_t row = gpu_read<int32_t>(starts, b);
+    return gpu_wgmma_tile_of(true, b, row < 0 ? 0 : row < total ? row : total, rows, 0);
+}
+GPU_FN int64_t wgmma_sequence_at(const kiln_view &starts, int64_t total, int64_t rows, int64_t batch, int64_t tile)
+{
+    int64_t b = 0;
+#pragma unroll 1
+    while (batch - b > 1) {
+        const int64_t middle = (b + batch) / 2;
+        if (wgmma_first_tile(starts, total, rows, middle) <= tile)
+            b = middle;
+        else
+            batch = middle;
+    }
+    return b;
+}
+
+// A tile of queries of one head: item = its place in the workspace. tile < 0: nobody's.
 template <class E, int D, int ROWS> struct attention_backward_wgmma_tiles {
     using args = gpu_wgmma_backward_args;
     static constexpr int BM = ROWS, TILE = BM * D, threads = 256, blocks = D > 128 ? 2 : 3, tile_q = BM, tile_k = 0;
     struct shared {
         gpu_array<float, 1, 1> none;
     };
-    static GPU_FN int64_t slot(const args &a, const kiln_sequence &s, const gpu_item &of)
-    {
-        return of.head * a.q_room +
-               gpu_wgmma_tile_of(kiln_view_present(&a.base.p.forward.cu_seqlens_q), of.batch, s.q_row, BM, a.m_tiles) +
-               of.tile;
-    }
+    struct place {
+        int64_t batch, head, tile;
+        GPU_FN place(const args &a, int64_t item) : head(gpu_divide(item, a.q_room))
+        {
+            const auto &p = a.base.p.forward;
+            const int64_t at = item - head * a.q_room;
+            if (kiln_view_present(&p.cu_seqlens_q)) {
+                batch = wgmma_sequence_at(p.cu_seqlens_q, p.total_q, BM, p.batch, at);
+                tile = at - wgmma_first_tile(p.cu_seqlens_q, p.total_q, BM, batch);
+            } else
+                batch = gpu_divide(at, a.m_tiles), tile = at - batch * a.m_tiles;
+        }
+    };
 };
 
-// KEYS: of a block of the main kernel.
+// KEYS: of an item of the main kernel.
 template <class E, int D, int ROWS, int KEYS>
 struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, ROWS> {
     using base = attention_backward_wgmma_tiles<E, D, ROWS>;
-    using typename base::args, typename base::shared;
+    using typename base::args, typename base::shared, typename base::place;
     using work = gpu_wgmma_backward_work;
     static constexpr int BM = base::BM, BN = KEYS, threads = base::threads, blocks = D > 128 ? 2 : 4;
 
-    static GPU_FN int64_t first_tile(const kiln_attention_problem &p, int64_t b) // of packed keys, of KV head 0
-    {
-        const int64_t row = gpu_read<int32_t>(p.cu_seqlens_k, b);
-        return gpu_wgmma_tile_of(true, b, row < 0 ? 0 : row < p.total_k ? row : p.total_k, BN, 0);
-    }
     // Called: its registers are not those of the loop below.
     static GPU_CALL void write_down(const args &a, int64_t number)
     {
         const auto &p = a.base.p.forward;
         const int64_t tiles = a.n_tiles, heads = p.batch * p.heads_k;
         const int64_t item = gpu_divide(number, a.parts), part = number - item * a.parts;
-        int64_t batch = 0, head_k, n;
-        if (kiln_view_present(&p.cu_seqlens_k)) { // tile by tile, all heads: of the last b that does not begin after it
+        int64_t batch, head_k, n;
+        if (kiln_view_present(&p.cu_seqlens_k)) { // tile by tile, all heads
             const int64_t tile = gpu_divide(item, p.heads_k);
-            int64_t past = p.batch;
-#pragma unroll 1
-            while (past - batch > 1) {
-                const int64_t b = (batch + past) / 2;
-                if (first_tile(p, b) <= tile)
-                    batch = b;
-                else
-                    past = b;
-            }
-            head_k = item - tile * p.heads_k, n = tile - first_tile(p, batch); // < 0: before all
+            batch = wgmma_sequence_at(p.cu_seqlens_k, p.total_k, BN, p.batch, tile);
+            head_k = item - tile * p.heads_k;
+            n = tile - wgmma_first_tile(p.cu_seqlens_k, p.total_k, BN, batch); // < 0: nobody's
         } else {
             int64_t bh;
             if (p.masked) { // within a section of heads the tiles with the most queries (of a causal mask) first
@@ -87,7 +102,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         w.again = (batch * p.heads_k + head_k) * a.base.k_tiles + n * (BN / GPU_WGMMA_ROWS);
     }
 
-    // Each block also makes as many records for `main` as it has threads.
+    // Each block also writes as many items down as it has threads.
     static GPU_FN void run(const args &a, shared &, int64_t item)
     {
         constexpr int PER_ROW = D / 8, STEP = threads / PER_ROW, STEPS = 4; // rows side by side; at a time
@@ -98,18 +113,20 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
             write_down(a, at);
         if (at < 3)
             a.open[at] = 0;
-        if (item >= p.batch * p.heads * a.m_tiles)
+        if (item < p.batch)
+            (void)gpu_sequence_of(p, item); // reports what is wrong with any, also if it has no tile then
+        if (item >= p.heads * a.q_room)
             return;
-        const gpu_item of(p, item, a.m_tiles);
+        const place of(a, item);
         const kiln_sequence s = gpu_sequence_of(p, of.batch);
-        const int64_t q0 = of.tile * BM, tile = base::slot(a, s, of);
-        if (q0 >= s.seqlen_q)
+        const int64_t q0 = of.tile * BM;
+        if (q0 < 0 || q0 >= s.seqlen_q)
             return;
         if (a.turn && gpu_thread() == 0) { // the first whose keys my first query may see
             const int64_t key = q0 + wgmma_window(p, s).low;
-            a.turn[tile] = key < 0 ? 0 : (uint32_t)(key / BN);
+            a.turn[item] = key < 0 ? 0 : (uint32_t)(key / BN);
         }
-        float *sums = a.dq + tile * base::TILE;
+        float *sums = a.dq + item * base::TILE;
         const gpu_vec<float, 4> zero = {};
         const int part = gpu_thread() % PER_ROW, col = part * 8;
         const gpu_rows<const E> o(gpu_rows<const E>(p.o, s.q_batch, of.head).from(s.q_row + q0)),
@@ -148,7 +165,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
                     delta += sum;
             }
             if (part < STEPS) {
-                const int64_t at = tile * BM + wgmma_row_slot(r);
+                const int64_t at = item * BM + wgmma_row_slot(r);
                 a.lse[at] = lse == gpu_minus_infinity() ? lse : gpu_fma(lse, -1.44269504089f, (float)wgmma_lift<E>());
                 a.delta[at] = delta;
             }
@@ -162,23 +179,23 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
 template <class E, int D, int ROWS>
 struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, ROWS> {
     using base = attention_backward_wgmma_tiles<E, D, ROWS>;
-    using typename base::args, typename base::shared;
+    using typename base::args, typename base::shared, typename base::place;
     static constexpr int BM = base::BM, COLS = BM * D / 128, PIECES = COLS / 8;
     static GPU_FN void run(const args &a, shared &, int64_t item)
     {
         const auto &p = a.base.p.forward;
-        const int64_t of_q = p.batch * p.heads * a.m_tiles;
+        const int64_t of_q = p.heads * a.q_room;
         gpu_chain_go();
         gpu_chain_wait();
         if (item >= of_q)
             return join(a, (item - of_q) * a.parts);
-        const gpu_item of(p, item, a.m_tiles);
+        const place of(a, item);
         const kiln_sequence s = gpu_sequence_of(p, of.batch);
-        const int64_t q0 = of.tile * BM, tile = base::slot(a, s, of);
-        if (q0 >= s.seqlen_q)
+        const int64_t q0 = of.tile * BM;
+        if (q0 < 0 || q0 >= s.seqlen_q)
             return;
         const int wave = gpu_wave_id(), lane = gpu_lane();
-        const float *sums = a.dq + tile * base::TILE + wave * (base::TILE / 8) + lane * 4;
+        const float *sums = a.dq + item * base::TILE + wave * (base::TILE / 8) + lane * 4;
         gpu_vec<float, 4> x[PIECES];
 #pragma unroll
         for (int i = 0; i < PIECES; i++)

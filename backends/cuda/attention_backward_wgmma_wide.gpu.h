@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The main kernel of attention backward, rung `wgmma`, for head sizes of 129 to 256: a block has 64 keys, because dK and dV of 128
-// would fill all registers twice. The warpgroups share the keys: each computes the scores of its half of the queries, and
+// The main kernel of attention backward, rung `wgmma`, for head sizes of 129 to 256: an item has 64 keys, because dK and dV of 128
+// would fill all registers. The warpgroups share the keys: each computes the scores of its half of the queries, and
 // its half of the columns of dV, dK and dQ; so P too goes through shared memory. A step is one barrier as for the smaller ones:
 //
 //   issue dP; P; wait for it and for dV of the step before; dS; issue S of the next step; barrier; issue dK, dQ, dV; wait for all
