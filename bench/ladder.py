@@ -24,7 +24,6 @@ import time
 RUNGS = ["naive", "tiled", "tiled_unpadded", "flash1", "flash2", "mma", "wgmma", "mfma"]
 DRAM = "dram__bytes.sum"
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
-PASSES = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
 SECTORS_READ = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 SECTORS_WRITTEN = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
 JUDGED = 2  # calls of a rung in `kiln verify`
@@ -131,7 +130,7 @@ def amount(value, unit=1.0, digits=3):
 
 def compare():
     """Counts of one call, launch by launch."""
-    metrics = [CONFLICTS, PASSES, SECTORS_READ, SECTORS_WRITTEN]
+    metrics = [CONFLICTS, SECTORS_READ, SECTORS_WRITTEN]
     rows, differences = [], 0
     for rung in ("tiled", "tiled_unpadded"):
         counted = bench("--counters", "--algorithm", rung, options.compare, backend="simt-cuda")["results"][0]["launches"]
@@ -144,7 +143,6 @@ def compare():
             tensors = launch["tensors"].values()
             for what, mine, metric in (
                     ("bank conflicts", launch["bank_conflicts"], CONFLICTS),
-                    ("passes of shared memory", launch["shared_phases"] + launch["bank_conflicts"], PASSES),
                     ("sectors read", sum(t["read_sectors"] for t in tensors), SECTORS_READ),
                     ("sectors written", sum(t["written_sectors"] for t in tensors), SECTORS_WRITTEN)):
                 theirs = numbers.get(metric)

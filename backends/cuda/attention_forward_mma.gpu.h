@@ -289,14 +289,19 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
 #pragma unroll
                 for (int n = 0; n < NS; n++)
                     most = gpu_max(most, gpu_max(x[t][n][2 * h], x[t][n][2 * h + 1]));
-                most = gpu_wave_max<4>(most);
-                if (!(most > me.top[t][h] + lag))
-                    most = me.top[t][h];
-                top[t][h] = most;
-                any |= most > me.top[t][h];
+                top[t][h] = most; // my share: the row's only where some row needs it
+                any |= most > me.top[t][h] + lag;
             }
         if (!gpu_wave_any(any))
             return;
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                top[t][h] = gpu_wave_max<4>(top[t][h]);
+                if (!(top[t][h] > me.top[t][h] + lag))
+                    top[t][h] = me.top[t][h];
+            }
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
