@@ -236,7 +236,10 @@ VF_INLINE void amx_ahead_some(amx_ahead *ahead, int64_t bytes, const bool write)
     const int64_t stop = ahead->next + 2 < ahead->lanes ? ahead->next + 2 : ahead->lanes;
     for (; ahead->next < stop; ahead->next++)
         for (int64_t at = 0; at < bytes; at += 64)
-            __builtin_prefetch(ahead->row[ahead->next] + at, write, 2);
+            if (write) /* clang wants literals */
+                __builtin_prefetch(ahead->row[ahead->next] + at, 1, 2);
+            else
+                __builtin_prefetch(ahead->row[ahead->next] + at, 0, 2);
 }
 
 /* What a tile is; amx_tile_queries() follows when its first item comes. */
