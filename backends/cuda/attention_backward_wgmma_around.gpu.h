@@ -24,19 +24,25 @@ GPU_FN int64_t wgmma_sequence_at(const kiln_view &starts, int64_t total, int64_t
     return b;
 }
 
-// A tile of queries of one head: item = its place in the workspace. tile < 0: nobody's.
+// A tile of queries of one head. Items go backwards over the sequences: `prepare` ends where the main kernel begins and `finish` begins
+// where that ends, in what the L2 still has.
 template <class E, int D, int ROWS> struct attention_backward_wgmma_tiles {
     using args = gpu_wgmma_backward_args;
     static constexpr int BM = ROWS, TILE = BM * D, threads = 256, blocks = D > 128 ? 2 : 3, tile_q = BM, tile_k = 0;
     struct shared {
         gpu_array<float, 1, 1> none;
     };
+    static GPU_FN int64_t items(const args &a)
+    {
+        return a.base.p.forward.heads * a.q_room;
+    }
     struct place {
-        int64_t batch, head, tile;
-        GPU_FN place(const args &a, int64_t item) : head(gpu_divide(item, a.q_room))
+        int64_t batch, head, tile, slot; // slot: in the workspace; tile < 0: nobody's
+        GPU_FN place(const args &a, int64_t item)
         {
             const auto &p = a.base.p.forward;
-            const int64_t at = item - head * a.q_room;
+            const int64_t back = items(a) - 1 - item, at = gpu_divide(back, p.heads);
+            head = back - at * p.heads, slot = head * a.q_room + at;
             if (kiln_view_present(&p.cu_seqlens_q)) {
                 batch = wgmma_sequence_at(p.cu_seqlens_q, p.total_q, BM, p.batch, at);
                 tile = at - wgmma_first_tile(p.cu_seqlens_q, p.total_q, BM, batch);
@@ -115,7 +121,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
             a.open[at] = 0;
         if (item < p.batch)
             (void)gpu_sequence_of(p, item); // reports what is wrong with any, also if it has no tile then
-        if (item >= p.heads * a.q_room)
+        if (item >= base::items(a))
             return;
         const place of(a, item);
         const kiln_sequence s = gpu_sequence_of(p, of.batch);
@@ -124,9 +130,9 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
             return;
         if (a.turn && gpu_thread() == 0) { // the first whose keys my first query may see
             const int64_t key = q0 + wgmma_window(p, s).low;
-            a.turn[item] = key < 0 ? 0 : (uint32_t)(key / BN);
+            a.turn[of.slot] = key < 0 ? 0 : (uint32_t)(key / BN);
         }
-        float *sums = a.dq + item * base::TILE;
+        float *sums = a.dq + of.slot * base::TILE;
         const gpu_vec<float, 4> zero = {};
         const int part = gpu_thread() % PER_ROW, col = part * 8;
         const gpu_rows<const E> o(gpu_rows<const E>(p.o, s.q_batch, of.head).from(s.q_row + q0)),
@@ -165,7 +171,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
                     delta += sum;
             }
             if (part < STEPS) {
-                const int64_t at = item * BM + wgmma_row_slot(r);
+                const int64_t at = of.slot * BM + wgmma_row_slot(r);
                 a.lse[at] = lse == gpu_minus_infinity() ? lse : gpu_fma(lse, -1.44269504089f, (float)wgmma_lift<E>());
                 a.delta[at] = delta;
             }
@@ -184,18 +190,17 @@ struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, RO
     static GPU_FN void run(const args &a, shared &, int64_t item)
     {
         const auto &p = a.base.p.forward;
-        const int64_t of_q = p.heads * a.q_room;
         gpu_chain_go();
         gpu_chain_wait();
-        if (item >= of_q)
-            return join(a, (item - of_q) * a.parts);
+        if (item >= base::items(a))
+            return join(a, (item - base::items(a)) * a.parts);
         const place of(a, item);
         const kiln_sequence s = gpu_sequence_of(p, of.batch);
         const int64_t q0 = of.tile * BM;
         if (q0 < 0 || q0 >= s.seqlen_q)
             return;
         const int wave = gpu_wave_id(), lane = gpu_lane();
-        const float *sums = a.dq + item * base::TILE + wave * (base::TILE / 8) + lane * 4;
+        const float *sums = a.dq + of.slot * base::TILE + wave * (base::TILE / 8) + lane * 4;
         gpu_vec<float, 4> x[PIECES];
 #pragma unroll
         for (int i = 0; i < PIECES; i++)
