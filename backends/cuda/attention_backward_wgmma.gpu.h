@@ -97,7 +97,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
         float dq[ORDERED ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
         uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, kv_empty, dq_full,
             dq_empty, work_full[2], work_empty[2];
-        int32_t step[STAGES][2]; // what is in a stage: see LAST; m, or -1 if nothing is hidden
+        int32_t step[STAGES][2]; // what is in a stage: see LAST; m, or ~m if nothing is hidden
         work mine[2];            // this item, and what the producer is at already; keys < 0: there is no more
     };
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
@@ -185,7 +185,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                     uint32_t full = Q_FULL + 8 * ring.stage;
                     gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
                     sh.step[ring.stage][0] = tile + m | (i == m_past - 1 && head == group - 1 ? LAST : 0);
-                    sh.step[ring.stage][1] = m < w.clear_first || m >= w.clear_past ? m : -1;
+                    sh.step[ring.stage][1] = m < w.clear_first || m >= w.clear_past ? m : ~m;
                     gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll
                     for (int c = 0; c < PANELS; c++)
@@ -432,18 +432,18 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 issue_scores(x, K, Q + ring.stage * Q_BYTES);
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(x);
+                const int m0 = gpu_load_at(STEP + 8 * ring.stage + 4);
+                hide(w, m0 < 0
+                            ? ~m0
+                            : m0); // whether or not something is to be hidden: a branch here costs the loop registers
+                weigh(ring.stage);
                 bool last = false;
 #pragma unroll 1
-                for (; !last; j++) { // under way at this point: dK of step j - 1
+                for (; !last; j++) { // here: P of step j; under way: dK of step j - 1
                     const int stage = ring.stage;
                     gpu_mbarrier_wait(DO_FULL + 8 * stage, ring.parity);
-                    const int m = gpu_load_at(STEP + 8 * stage + 4);
                     gpu_wgmma_fence();
                     issue_scores(dp, V, DO + stage * Q_BYTES);
-                    if (m >= 0)
-                        hide(w, m);
-                    weigh(stage);
-                    gpu_wgmma_fence();
                     issue_rows(dv, weights, DO + stage * Q_BYTES);
                     gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dp);
@@ -467,8 +467,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     if (!last)
                         gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
                     gpu_wgmma_fence();
-                    issue_scores(x, K,
-                                 Q + ring.stage * Q_BYTES); // after the last step of stale data: as many under way
+                    issue_scores(x, K, Q + ring.stage * Q_BYTES); // after the last step of stale data
                     // Both halves of dS are there. One barrier a step is enough with two buffers: who passes it has done with the
                     // buffer that the other is about to write.
                     gpu_named_barrier(1, 256);
@@ -479,8 +478,14 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     else
                         issue_dk(j & 1, Q + stage * Q_BYTES);
                     wg = gpu_uniform(gpu_again(wg)); // or all that follows from it is kept, and there is no room
-                    gpu_wgmma_wait<1>();
+                    gpu_wgmma_wait<2>();
                     gpu_wgmma_settle(x);
+                    const int m = gpu_load_at(STEP + 8 * ring.stage + 4);
+                    if (m >= 0)
+                        hide(w, m);
+                    weigh(
+                        ring.stage); // under dQ and dK; after the last step of nothing, for a branch serialises all products
+                    gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dq);
                     base::dq_out(a, tile & ~LAST, dq);
                 }
