@@ -117,8 +117,7 @@ static bool takes_counter(const gpu_device *device, const kiln_attention_problem
 {
     const int64_t tiles = p->batch * p->heads * attention_ceil(p->seqlen_q, rows_of(device, p));
     const double work = (double)p->batch * (double)p->heads * (double)p->seqlen_q * (double)p->seqlen_k;
-    return work * (double)(p->d + p->d_v) > (has_equal_tiles(p) ? 1e11 : 1.5e10) &&
-           tiles <= (GPU_WGMMA_ROUNDS / 2) * blocks_of(device, p, tiles);
+    return work * (double)(p->d + p->d_v) > 1.5e10 && tiles <= (GPU_WGMMA_ROUNDS / 2) * blocks_of(device, p, tiles);
 }
 
 static size_t workspace_of(const gpu_device *device, const kiln_problem *problem)

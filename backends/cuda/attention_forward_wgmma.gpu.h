@@ -48,7 +48,7 @@ struct wgmma_tile {
 // The blocks of 64 rows of a tile.
 struct wgmma_part {
     int32_t first, past;          // those that some row sees
-    int32_t whole_begin, watched; // those that hide no key of any row; of them, every row has seen a key before
+    int32_t whole_begin, watched; // those that hide no key of any row; of them, each row has seen a block before
 };
 
 // The traits are the template's arguments: D columns of Q and K, DV of V, BM = 64·NWG queries and BN keys a tile, SLOTS of K and V,
@@ -72,7 +72,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
     static constexpr bool HALF = __is_same(E, gpu_half);
     // The largest weight that was looked for is 2^SHIFT. Products with V are missing if they were below 2^-149: they matter to a
     // mean below FAINT (bits of bf16: 2^-121). One that is exactly 0 misses no more than half of the least number of bf16.
-    static constexpr float LAG = 8.f, SHIFT = HALF ? 5.f : -12.f, LIMIT = HALF ? 0x1p15f : 0x1p40f;
+    static constexpr float LAG = 2.f, SHIFT = HALF ? 5.f : -12.f, LIMIT = HALF ? 0x1p15f : 0x1p40f;
     static constexpr uint32_t FAINT = HALF ? 0 : (127 - 121) << 7;
     static_assert(careful::BR == BM, "a tile is a careful block");
 
@@ -150,8 +150,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         const int r0 = t.q0 + wg * 64, r1 = t.q0 + (wg * 64 + 63 < t.rows ? wg * 64 + 63 : t.rows - 1);
         const int first = t.begin(r0) / BN, past = t.end(r1) > t.begin(r0) ? (t.end(r1) + BN - 1) / BN : first;
         const int whole_end = t.end(r0) / BN;
-        return {first, past, (t.begin(r1) + BN - 1) / BN,
-                past - 1 < whole_end || t.end(r0) > whole_end * BN ? whole_end : whole_end - 1};
+        return {first, past, (t.begin(r1) + BN - 1) / BN, past - 1 < whole_end ? whole_end : whole_end - 1};
     }
 
     static GPU_FN void run(const args &a, shared &sh)
