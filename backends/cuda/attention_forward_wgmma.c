@@ -146,17 +146,24 @@ static void deal(const gpu_device *device, gpu_wgmma_args *a)
     a->section = (int32_t)section, a->slots = (int32_t)slots;
 }
 
+/* c[i] = of[i]·in^(2i + 1)·out. False if the last might be lost. */
+static bool terms(float *c, const double *of, int count, double in, double out)
+{
+    double factor = in * out;
+    for (int i = 0; i < count; i++, factor *= in * in)
+        c[i] = (float)(of[i] * factor);
+    return fabs(c[count - 1]) > 1e-36;
+}
+
 static gpu_wgmma_cap cap_of(const kiln_attention_problem *p)
 {
-    static const double tanh_of[5] = {0x1.ffffa3p-1, -0x1.553a72174a3f2p-2, 0x1.0edecfe27bc76p-3, -0x1.93b498e5c78bdp-5,
-                                      0x1.93a9e21efe312p-7};
+    static const double three[3] = {0x1.ffff7a2180326p-1, -0x1.54f758605512dp-2, 0x1.00767132bc751p-3},
+                        five[5] = {0x1.ffffa2ff830d1p-1, -0x1.553a72174a3f2p-2, 0x1.0edecfe27bc76p-3,
+                                   -0x1.93b498e5c78bdp-5, 0x1.93a9e21efe312p-7};
     const double in = p->softmax_scale / p->softcap, out = p->softcap * 1.4426950408889634;
-    gpu_wgmma_cap c = {.in = (float)in, .out = (float)out, .mild = (float)(0.75 / in)};
-    double factor = in * out;
-    for (int i = 0; i < 5; i++, factor *= in * in)
-        c.odd[i] = (float)(tanh_of[i] * factor);
-    if (!(fabs(c.odd[4]) > 1e-36)) /* it must not be lost */
-        c.mild = -1;
+    gpu_wgmma_cap c = {.in = (float)in, .out = (float)out};
+    c.most_three = terms(c.three, three, 3, in, out) ? (float)(0.3 / in) : -1.0f;
+    c.most_five = terms(c.five, five, 5, in, out) ? (float)(0.75 / in) : -1.0f;
     return c;
 }
 

@@ -305,14 +305,14 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         for (int i = 0; i < BN / 2; i++)
             me.s[i] = gpu_tanh(me.s[i] * c.in) * c.out;
     }
-    // Are all so small that the polynomial of weigh() will do?
-    static GPU_FN bool is_mild(const gpu_wgmma_cap &c, const state &me)
+    // The largest |score| of mine. Of NaN it knows nothing: their weights tell.
+    static GPU_FN float largest(const state &me)
     {
         float most = 0;
 #pragma unroll
         for (int i = 0; i < BN / 2; i++)
             most = gpu_max(most, gpu_abs(me.s[i]));
-        return !gpu_wave_any(!(most <= c.mild)); // of NaN the maximum knows nothing: weights tell
+        return most;
     }
     // What the window hides becomes -inf.
     static GPU_FN void hide(state &me, const wgmma_tile &t, int row, int j)
@@ -352,18 +352,20 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         }
         return LAZY ? gpu_wave_any(changed) : changed;
     }
-    // s becomes the weights, sum this block's share. MASKED: there may be rows without a key so far. MILD: s is not capped yet.
-    template <bool MASKED, bool MILD = false>
+    // s becomes the weights, sum this block's share. MASKED: there may be rows without a key so far. TERMS: s is not capped yet, and
+    // so small that that many terms of tanh will do.
+    template <bool MASKED, int TERMS = 0>
     static GPU_FN void weigh(const gpu_wgmma_cap &c, state &me, float scale, float (&sum)[2])
     {
         const auto weight = [&](float x, float base) {
-            if constexpr (!MILD)
+            if constexpr (TERMS == 0)
                 return gpu_exp2(gpu_fma(x, scale, -base));
-            const float t = x * x;
-            float y = gpu_fma(c.odd[4], t, c.odd[3]);
-            y = gpu_fma(y, t, c.odd[2]);
-            y = gpu_fma(y, t, c.odd[1]);
-            return gpu_exp2(gpu_fma(x, gpu_fma(y, t, c.odd[0]), -base));
+            const float *odd = TERMS == 3 ? c.three : c.five, t = x * x;
+            float y = odd[TERMS - 1];
+#pragma unroll
+            for (int i = TERMS - 2; i >= 0; i--)
+                y = gpu_fma(y, t, odd[i]);
+            return gpu_exp2(gpu_fma(x, y, -base));
         };
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -444,8 +446,11 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         if constexpr (!WATCH)
             changed = follow<true>(me, scale);
         if constexpr (CAP && !MASKED) {
-            if (is_mild(a.cap, me))
-                weigh<false, true>(a.cap, me, scale, sum);
+            const float most = largest(me);
+            if (!gpu_wave_any(!(most <= a.cap.most_three)))
+                weigh<false, 3>(a.cap, me, scale, sum);
+            else if (!gpu_wave_any(!(most <= a.cap.most_five)))
+                weigh<false, 5>(a.cap, me, scale, sum);
             else {
                 cap(a.cap, me);
                 weigh<false>(a.cap, me, scale, sum);

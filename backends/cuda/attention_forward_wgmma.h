@@ -13,11 +13,11 @@
 enum { GPU_WGMMA_ROUNDS = 512 };
 
 /*
- * softcap: a score becomes tanh(score·in)·out, which is in units of log2. Where no |score| is above `mild`, that is
- * score·Σ odd[i]·score^2i, with an error of tanh below 2^-22 (minimax up to 0.75).
+ * softcap: a score becomes tanh(score·in)·out, which is in units of log2. Where no |score| is above most_three, that is
+ * score·Σ three[i]·score^2i, with an error of tanh below 2^-22 (minimax up to 0.3), and the same with five terms (up to 0.75).
  */
 typedef struct gpu_wgmma_cap {
-    float in, out, mild, odd[5];
+    float in, out, most_three, most_five, three[3], five[5];
 } gpu_wgmma_cap;
 
 typedef struct gpu_wgmma_args {
