@@ -95,11 +95,10 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
         E k[BN * D], v[BN * D], q[STAGES][BM * D], dout[STAGES][BM * D];
         E ds[BUFFERS][BN * BM];
         float dq[ORDERED ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
-        uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, kv_empty,
-            dq_full[2], dq_empty, work_full[2], work_empty[2];
-        // What is in a stage: see LAST; keys of the item, ~keys if nothing is hidden; query r of the tile sees [r + low, r + high).
-        int32_t step[STAGES][4];
-        work mine[2]; // this item, and what the producer is at already; keys < 0: there is no more
+        uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, kv_empty, dq_full,
+            dq_empty, work_full[2], work_empty[2];
+        int32_t step[STAGES][2]; // what is in a stage: see LAST; m, or ~m if nothing is hidden
+        work mine[2];            // this item, and what the producer is at already; keys < 0: there is no more
     };
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
     // Dynamic shared memory begins here where there is no static one. As constants, addresses need no registers.
@@ -129,9 +128,9 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                 gpu_mbarrier_init(DO_FULL + 8 * i, 1), gpu_mbarrier_init(DO_EMPTY + 8 * i, 8);
             }
             for (int i = 0; i < 2; i++)
-                gpu_mbarrier_init(WORK_FULL + 8 * i, 1), gpu_mbarrier_init(WORK_EMPTY + 8 * i, 8 + 2 * ORDERED);
+                gpu_mbarrier_init(WORK_FULL + 8 * i, 1), gpu_mbarrier_init(WORK_EMPTY + 8 * i, 8 + ORDERED);
             gpu_mbarrier_init(K_FULL, 1), gpu_mbarrier_init(V_FULL, 1), gpu_mbarrier_init(KV_EMPTY, 8);
-            gpu_mbarrier_init(DQ_FULL, 8), gpu_mbarrier_init(DQ_FULL + 8, 8), gpu_mbarrier_init(DQ_EMPTY, 1);
+            gpu_mbarrier_init(DQ_FULL, 8), gpu_mbarrier_init(DQ_EMPTY, 1);
             gpu_mbarrier_init_fence();
             gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v),
                 gpu_tensor_prefetch(&a.dout);
@@ -144,8 +143,8 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
             gpu_registers_give<PRODUCER>();
             if (gpu_thread() == 256)
                 produce(a, sh);
-            if (ORDERED && gpu_wave_id() >= 10)
-                send(a, sh, gpu_wave_id() - 10);
+            if (ORDERED && gpu_wave_id() == 9)
+                send(a, sh);
             return;
         }
         gpu_registers_take<CONSUMER>();
@@ -186,8 +185,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                     uint32_t full = Q_FULL + 8 * ring.stage;
                     gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
                     sh.step[ring.stage][0] = tile + m | (i == m_past - 1 && head == group - 1 ? LAST : 0);
-                    sh.step[ring.stage][1] = m < w.clear_first || m >= w.clear_past ? w.keys : ~w.keys;
-                    sh.step[ring.stage][2] = w.low + m * BM, sh.step[ring.stage][3] = w.high + m * BM;
+                    sh.step[ring.stage][1] = m < w.clear_first || m >= w.clear_past ? m : ~m;
                     gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll
                     for (int c = 0; c < PANELS; c++)
@@ -228,15 +226,14 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                 falls = falls || gpu_read<int32_t>(starts, b) > gpu_read<int32_t>(starts, b + 1);
         return !gpu_wave_any(falls);
     }
-    // ORDERED: adds what the consumers leave, when it is this item's turn. A wave for even and one for odd steps, because what is added
-    // takes about a step until it is done.
-    static GPU_FN void send(const args &a, const shared &sh, uint32_t odd)
+    // ORDERED: adds what the consumers leave, when it is this item's turn. A wave.
+    static GPU_FN void send(const args &a, const shared &sh)
     {
         const auto &p = a.base.p.forward;
         const bool ordered = ascends(p.cu_seqlens_q, p.batch) && ascends(p.cu_seqlens_k, p.batch);
         if (gpu_lane() > 0)
             return;
-        uint32_t step = 0;
+        uint32_t parity = 0;
 #pragma unroll 1
         for (uint32_t item = 0;; item++) {
             const work &w = sh.mine[item % 2];
@@ -249,13 +246,11 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
 #pragma unroll 1
             for (int head = 0; head < (int)a.group; head++, tile += (int)a.q_room)
 #pragma unroll 1
-                for (int m = m_past - 1; m >= m_first; m--, step++) {
-                    if (step % 2 != odd)
-                        continue;
+                for (int m = m_past - 1; m >= m_first; m--, parity ^= 1) {
                     uint32_t *whose = a.turn + tile + m;
-                    gpu_mbarrier_wait(DQ_FULL + 8 * odd, step / 2 % 2);
                     while (ordered && gpu_load_acquire(whose) != turn) {
                     }
+                    gpu_mbarrier_wait(DQ_FULL, parity);
                     gpu_async_fence_all();
                     gpu_bulk_add(a.dq + (int64_t)(tile + m) * TILE, DQ, TILE * 4);
                     gpu_bulk_wait_read();
@@ -284,7 +279,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                open;
     }
     // My part of a tile of dQ, on its way.
-    static GPU_FN void dq_out(const args &a, int tile, int step, const float (&dq)[COLS / 2])
+    static GPU_FN void dq_out(const args &a, int tile, const float (&dq)[COLS / 2])
     {
         const int thread = gpu_again(gpu_thread()), mine = thread / 32 * (TILE / 8) + thread % 32 * 4;
         if constexpr (ORDERED) {
@@ -294,7 +289,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
             gpu_async_fence();
             gpu_wave_barrier();
             if (thread % 32 == 0)
-                gpu_mbarrier_arrive(DQ_FULL + 8 * (step & 1));
+                gpu_mbarrier_arrive(DQ_FULL);
         } else {
             float *to = a.dq + (int64_t)tile * TILE + mine;
 #pragma unroll
@@ -325,6 +320,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
         const float scale = a.base.scale_log2;
         // A thread holds keys g and g + 8 of its warp's 16 (g = lane / 4) and of every 8 queries the two at 2·quad: element
         // 4·i + 2·h + c is key g + 8·h, query 8·i + 2·quad + c.
+        const int key0 = wg * 64 + warp * 16 + lane / 4;
         float dk[D / 2], dv[D / 2], x[BM / 2], dp[BM / 2], dq[COLS / 2];
         uint32_t weights[BM / 4], ds[BM / 4];
 
@@ -365,14 +361,13 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                                        gpu_wgmma_descriptor(k + kk * (2048 >> 4), 1024), kk != 0);
             gpu_wgmma_commit();
         };
-        const auto hide = [&](int keys, int stage) {
+        const auto hide = [&](const work &w, int m) {
             const int key0 = gpu_again(gpu_thread()) / 32 * 16 + lane / 4;
-            const int low = gpu_load_at(STEP + 16 * stage + 8), high = gpu_load_at(STEP + 16 * stage + 12);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const int key = key0 + 8 * h; // query 2·quad + ... sees it if first <= ... < past
-                int first = key - high + 1 - 2 * quad, past = key - low + 1 - 2 * quad;
-                if (key >= keys)
+                const int key = key0 + 8 * h, shift = m * BM + 2 * quad; // i = shift + ... sees it if first <= i < past
+                int first = key - w.high + 1 - shift, past = key - w.low + 1 - shift;
+                if (key >= w.keys)
                     past = first = BM;
 #pragma unroll
                 for (int i = 0; i < BM / 8; i++)
@@ -409,10 +404,9 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 }
             }
         };
+        const uint32_t ds_at = DS + (wg * 64 + warp * 16 + lane % 16) * 128 + (((lane / 16) ^ lane % 8) << 4);
         // [key][query]: 64 queries are a row of 128 bytes; after all keys the next 64.
         const auto store_ds = [&](int buffer) {
-            const int thread = DS_HELD || ORDERED ? gpu_again(gpu_thread()) : gpu_thread();
-            const uint32_t ds_at = DS + (thread / 32 * 16 + thread % 16) * 128 + (thread / 16 % 2 ^ thread % 8) * 16;
 #pragma unroll
             for (int i = 0; i < BM / 8; i += 2)
                 gpu_stmatrix_at(((ds_at + buffer * DS_BYTES) ^ (i % 8 << 4)) + i / 8 * (PANEL_K * 2), ds + 2 * i);
@@ -438,13 +432,14 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 issue_scores(x, K, Q + ring.stage * Q_BYTES);
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(x);
-                // Whether or not something is hidden: a branch here would cost the loop registers.
-                const int begin = gpu_load_at(STEP + 16 * ring.stage + 4);
-                hide(begin < 0 ? ~begin : begin, ring.stage);
+                const int m0 = gpu_load_at(STEP + 8 * ring.stage + 4);
+                hide(w, m0 < 0
+                            ? ~m0
+                            : m0); // whether or not something is to be hidden: a branch here costs the loop registers
                 weigh(ring.stage);
                 bool last = false;
 #pragma unroll 1
-                for (; !last; j++) { // under way at this point: dK of step j - 1
+                for (; !last; j++) { // here: P of step j; under way: dK of step j - 1
                     const int stage = ring.stage;
                     gpu_mbarrier_wait(DO_FULL + 8 * stage, ring.parity);
                     gpu_wgmma_fence();
@@ -459,7 +454,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     gradients(stage);
                     store_ds(j & 1);
                     gpu_async_fence();
-                    const int tile = gpu_uniform(gpu_load_at(STEP + 16 * stage));
+                    const int tile = gpu_uniform(gpu_load_at(STEP + 8 * stage));
                     last = tile < 0;
                     gpu_wgmma_wait<0>(); // dV: beside the next scores the compiler runs out of registers
                     gpu_wgmma_settle(dv);
@@ -485,17 +480,14 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     wg = gpu_uniform(gpu_again(wg)); // or all that follows from it is kept, and there is no room
                     gpu_wgmma_wait<2>();
                     gpu_wgmma_settle(x);
-                    const int keys = gpu_load_at(STEP + 16 * ring.stage + 4);
-                    if (keys >= 0)
-                        hide(keys, ring.stage);
-                    // After the last step of nothing: a branch would serialise all products.
-                    weigh(ring.stage);
-                    if constexpr (
-                        DS_HELD) // else ptxas may work them out after the wait: it finds no registers for before
-                        gpu_wgmma_ready(weights);
+                    const int m = gpu_load_at(STEP + 8 * ring.stage + 4);
+                    if (m >= 0)
+                        hide(w, m);
+                    weigh(
+                        ring.stage); // under dQ and dK; after the last step of nothing, for a branch serialises all products
                     gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dq);
-                    base::dq_out(a, tile & ~LAST, j, dq);
+                    base::dq_out(a, tile & ~LAST, dq);
                 }
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(dk);
@@ -504,7 +496,6 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 if (lane == 0)
                     gpu_mbarrier_arrive(KV_EMPTY);
             }
-            const int key0 = gpu_again(gpu_thread()) / 32 * 16 + lane / 4;
             const bool open = base::template put<D>(a, w, key0, 0, dv, dk);
             if (gpu_group_any(2 + wg, 128, open) && gpu_thread() % 128 == 0)
                 a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + wg;

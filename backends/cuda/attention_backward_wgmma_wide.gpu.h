@@ -65,13 +65,12 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                                        gpu_wgmma_descriptor(k + kk * (2048 >> 4), 1024), kk != 0);
             gpu_wgmma_commit();
         };
-        const auto hide = [&](int keys, int stage) {
-            const int low = gpu_load_at(STEP + 16 * stage + 8), high = gpu_load_at(STEP + 16 * stage + 12);
+        const auto hide = [&](const work &w, int m) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const int key = key0 + 8 * h, shift = wg * QUERIES + 2 * quad;
-                int first = key - high + 1 - shift, past = key - low + 1 - shift;
-                if (key >= keys)
+                const int key = key0 + 8 * h, shift = m * BM + wg * QUERIES + 2 * quad;
+                int first = key - w.high + 1 - shift, past = key - w.low + 1 - shift;
+                if (key >= w.keys)
                     past = first = BM;
 #pragma unroll
                 for (int i = 0; i < QUERIES / 8; i++)
@@ -140,11 +139,11 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                 for (; !last; j++) { // under way at this point: dV of step j - 1
                     const int stage = ring.stage;
                     gpu_mbarrier_wait(DO_FULL + 8 * stage, ring.parity);
-                    const int keys = gpu_load_at(STEP + 16 * stage + 4);
+                    const int m = gpu_load_at(STEP + 8 * stage + 4);
                     gpu_wgmma_fence();
                     issue_scores(dp, V, DO + stage * Q_BYTES);
-                    if (keys >= 0)
-                        hide(keys, stage);
+                    if (m >= 0)
+                        hide(w, m);
                     weigh(stage);
                     store(P + (j & 1) * DS_BYTES);
                     gpu_wgmma_wait<0>();
@@ -155,7 +154,7 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                     gradients(stage);
                     store(DS + (j & 1) * DS_BYTES);
                     gpu_async_fence();
-                    const int tile = gpu_uniform(gpu_load_at(STEP + 16 * stage));
+                    const int tile = gpu_uniform(gpu_load_at(STEP + 8 * stage));
                     last = tile < 0;
                     ring.next();
                     if (!last)
@@ -173,7 +172,7 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                     gpu_wgmma_settle(dq);
                     if (lane == 0)
                         gpu_mbarrier_arrive(Q_EMPTY + 8 * stage);
-                    base::dq_out(a, tile & ~LAST, j, dq);
+                    base::dq_out(a, tile & ~LAST, dq);
                 }
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(dv);
