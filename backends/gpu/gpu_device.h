@@ -232,12 +232,13 @@ template <class E> GPU_FN gpu_vec<float, 16 / sizeof(E)> gpu_unpack(const gpu_pa
     return x;
 }
 // 16 bytes from global to shared memory, asynchronous where the target can: there when the thread has waited for its group.
+// `in`: whether at all. As an argument it does not cut the code into pieces, each with addresses of its own.
 template <class A, class T>
-GPU_FN void gpu_copy_piece(A &to, int r, int c, const gpu_rows<const T> &from, int fr, int fc GPU_AT)
+GPU_FN void gpu_copy_piece(A &to, int r, int c, const gpu_rows<const T> &from, int fr, int fc, bool in = true GPU_AT)
 {
     if constexpr (GPU_ASYNC)
-        gpu_copy_async_piece(to, r, c, from, fr, fc GPU_LINE);
-    else
+        gpu_copy_async_piece(to, r, c, from, fr, fc, in GPU_LINE);
+    else if (in)
         gpu_store<4>(to, r, c, gpu_load_packed<true>(from, fr, fc GPU_LINE) GPU_LINE);
 }
 // The same, with the hint that nobody will want it again soon: caches keep other data.

@@ -248,10 +248,12 @@ template <class V> GPU_FN void gpu_pin(V &v)
     asm volatile("" : "+r"(w[0]), "+r"(w[1]), "+r"(w[2]), "+r"(w[3]));
 }
 template <class A, class T>
-GPU_FN void gpu_copy_async_piece(A &to, int r, int c, const gpu_rows<const T> &from, int fr, int fc)
+GPU_FN void gpu_copy_async_piece(A &to, int r, int c, const gpu_rows<const T> &from, int fr, int fc, bool in)
 {
     const uint32_t d = (uint32_t)__cvta_generic_to_shared(to.at(r, c));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(d), "l"(from.at(fr, fc)) : "memory");
+    asm volatile("{ .reg .pred in; setp.ne.u32 in, %2, 0; @in cp.async.cg.shared.global [%0], [%1], 16; }" ::"r"(d),
+                 "l"(from.at(fr, fc)), "r"((uint32_t)in)
+                 : "memory");
 }
 GPU_FN void gpu_copy_commit()
 {

@@ -228,8 +228,10 @@ template <class V> GPU_FN void gpu_pin(V &)
 {
 }
 template <class A, class T>
-GPU_FN void gpu_copy_async_piece(A &to, int r, int c, const gpu_rows<const T> &from, int fr, int fc GPU_AT)
+GPU_FN void gpu_copy_async_piece(A &to, int r, int c, const gpu_rows<const T> &from, int fr, int fc, bool in GPU_AT)
 {
+    if (!in)
+        return;
     gpu_check_global(from, fr, fc, 16 / (int)sizeof(T), false, gpu_at);
     gpu_check_shared(to, r, c, 16 / (int)sizeof *to.at(0, 0), true, gpu_at);
     simt_copy_async(to.at(r, c), from.at(fr, fc), 16, 16, gpu_at);

@@ -48,7 +48,8 @@ typedef struct gpu_softmax_args {
     float scale;
     int32_t log;       /* log-softmax */
     int32_t invariant; /* bits must not depend on where a row lies */
-    int32_t head;      /* columns before the first 16-byte boundary, in all rows of all tensors; -1: rows differ */
+    int32_t head;      /* columns before the first 16-byte boundary in row 0 of all tensors; -1: look at each row */
+    int32_t head_step; /* by how many they grow from row to row, modulo the elements of 16 bytes */
     int64_t walk;      /* most items; each takes the row groups item, item + items, ... */
     /* Rows shared by blocks (softmax_split), and their workspace: */
     int32_t splits;      /* pieces of a row */

@@ -2,8 +2,8 @@
 /*
  * softmax.c: the methods of softmax on GPUs: which kernel of softmax.gpu.cpp a problem gets, and its launches.
  *
- * Rows of one length go to as many threads as keep a row on the chip: a part of a wave up to 512 bytes, a wave up to 2 KB, a
- * block beyond. Rows that are so long that a block cannot keep one, or so few that one block each would leave the device idle,
+ * Rows of one length go to the fewest threads that keep a row on the chip, because more rows are then under way: 4 up to 512
+ * bytes, twice as many for twice as long a row, 512 beyond 32 KB. Rows that are so long that a block cannot keep one, or so few that one block each would leave the device idle,
  * are shared by several (`split`): by the length alone under BATCH_INVARIANT.
  */
 #include "gpu_host.h"
@@ -12,12 +12,14 @@
 #include <stdio.h>
 
 #define SOFTMAX_TYPE(X, name)                                                                                          \
+    X(softmax_online_##name##_short)                                                                                   \
+    X(softmax_online_##name##_4)                                                                                       \
     X(softmax_online_##name##_8)                                                                                       \
+    X(softmax_online_##name##_16)                                                                                      \
     X(softmax_online_##name##_32)                                                                                      \
-    X(softmax_online_##name##_32_8)                                                                                    \
+    X(softmax_online_##name##_64)                                                                                      \
     X(softmax_online_##name##_128)                                                                                     \
     X(softmax_online_##name##_256)                                                                                     \
-    X(softmax_online_##name##_512)                                                                                     \
     X(softmax_online_##name##_long)                                                                                    \
     X(softmax_split_##name)                                                                                            \
     X(softmax_backward_split_##name)                                                                                   \
@@ -32,7 +34,7 @@ DECLARE(softmax_three_pass_256)
 DECLARE(softmax_backward_mixed_256)
 
 /* The kernels of one element type; `row`: for longer and longer rows. */
-enum { ROW_KERNELS = 7 };
+enum { ROW_KERNELS = 9 };
 typedef struct softmax_kernels {
     const gpu_kernel *row[ROW_KERNELS], *split, *backward[4], *backward_split;
 } softmax_kernels;
@@ -41,9 +43,10 @@ static const softmax_kernels *kernels_of(int32_t type)
 {
 #define TABLE(name)                                                                                                    \
     {                                                                                                                  \
-        {&GPU_INFO(softmax_online_##name##_8),    &GPU_INFO(softmax_online_##name##_32),                               \
-         &GPU_INFO(softmax_online_##name##_32_8), &GPU_INFO(softmax_online_##name##_128),                              \
-         &GPU_INFO(softmax_online_##name##_256),  &GPU_INFO(softmax_online_##name##_512),                              \
+        {&GPU_INFO(softmax_online_##name##_short), &GPU_INFO(softmax_online_##name##_4),                               \
+         &GPU_INFO(softmax_online_##name##_8),     &GPU_INFO(softmax_online_##name##_16),                              \
+         &GPU_INFO(softmax_online_##name##_32),    &GPU_INFO(softmax_online_##name##_64),                              \
+         &GPU_INFO(softmax_online_##name##_128),   &GPU_INFO(softmax_online_##name##_256),                             \
          &GPU_INFO(softmax_online_##name##_long)},                                                                     \
             &GPU_INFO(softmax_split_##name),                                                                           \
             {&GPU_INFO(softmax_backward_##name##_8), &GPU_INFO(softmax_backward_##name##_32),                          \
@@ -124,23 +127,32 @@ static void move_to(gpu_softmax_args *a, const kiln_softmax_problem *p, int64_t 
     }
 }
 
-/* gpu_softmax_args.head: rows that begin alike need not be looked at one by one. All columns, where tensors do not begin alike. */
-static int32_t head_of(const gpu_softmax_args *a)
+/*
+ * gpu_softmax_args.head and head_step: where the rows of all tensors begin alike, or move on alike from row to row, none need
+ * be looked at. All columns, where tensors never begin alike.
+ */
+static void find_heads(gpu_softmax_args *a)
 {
     const kiln_view *forward[] = {&a->x, &a->y, NULL}, *backward[] = {&a->y, &a->dy, &a->dx, NULL};
     const kiln_view *const *views = a->x.type ? forward : backward;
-    int64_t head = -1;
-    bool alike = !a->invariant;
+    int64_t head = 0, step = 0;
+    bool alike = true, alike_steps = true, one_axis = true;
     for (int v = 0; views[v] && views[v]->type; v++) {
-        const int64_t element = element_size(views[v]->type);
-        for (int axis = 0; axis < INNER_AXES; axis++)
-            if (views[v]->size[axis] > 1 && views[v]->stride[axis] * element % 16 != 0)
-                return -1;
-        const int64_t mine = (16 - (int64_t)((uintptr_t)views[v]->data % 16)) % 16 / element;
+        const kiln_view *view = views[v];
+        const int64_t element = element_size(view->type), slot = 16 / element;
+        const int64_t mine = (16 - (int64_t)((uintptr_t)view->data % 16)) % 16 / element;
+        const int64_t mine_step = view->size[2] > 1 ? (slot - view->stride[2] % slot) % slot : 0;
+        for (int axis = 0; axis < 2; axis++) /* then the head is no linear function of the row */
+            if (view->size[axis] > 1 && (view->stride[axis] % slot != 0 || mine_step != 0))
+                one_axis = false;
         alike = alike && (v == 0 || mine == head);
-        head = mine;
+        alike_steps = alike_steps && (v == 0 || mine_step == step);
+        head = mine, step = mine_step;
     }
-    return (int32_t)(alike ? head : views[0]->size[3]);
+    const bool known = a->invariant || (one_axis && alike_steps);
+    alike = alike && !a->invariant;
+    a->head = (int32_t)(!known ? -1 : alike ? head : views[0]->size[3]);
+    a->head_step = (int32_t)(known && alike ? step : 0);
 }
 
 /* Launches `kernel` for all rows, tile_q an item, or a piece an item where rows are split. */
@@ -154,7 +166,7 @@ static kiln_status launch_rows(const gpu_device *device, const kiln_softmax_prob
         a->items = a->walk;
     for (int64_t i = 0; i < launches && status == KILN_OK; i++) {
         move_to(a, p, i);
-        a->head = head_of(a);
+        find_heads(a);
         if (a->splits) /* tickets and words */
             status = gpu_fill(device, a->ticket, 0, SPLIT_WORDS + (size_t)(a->rows * a->splits) * 8, stream);
         if (status == KILN_OK)
@@ -171,7 +183,7 @@ static void numerics_of(int64_t n, int64_t threads, kiln_numerics *numerics)
 {
     const int64_t chain = n / threads + 80, root = (int64_t)sqrt((double)n);
     *numerics = (kiln_numerics){.unit = 0x1p-24,
-                                .exp_error = 0x1p-21, /* of ex2.approx and lg2.approx: 2^-22 */
+                                .exp_error = 0x1p-21, /* of ex2.approx and lg2.approx: 2^-22; a weight may be of two */
                                 .p_floor = 0x1p-125,
                                 .score_extra = 5, /* scale, difference, log2(e) and its rounding, the final product */
                                 .tile = root > chain ? root : chain};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The softmax kernels, once for every target; softmax.c chooses among them. Names: rung, type, threads of a row.
+// The softmax kernels, once for every target; softmax.c chooses among them. Names: rung, type, threads of a row; `short`: 4 with
+// few slots, `long`: those of several chunks.
 #include "softmax_online.gpu.h"
 #include "softmax_split.gpu.h"
 #include "softmax_three_pass.gpu.h"
@@ -17,12 +18,14 @@
 #endif
 
 #define SOFTMAX_KERNELS(NAME, E)                                                 \
-    GPU_KERNEL(softmax_online_##NAME##_8, softmax_online<E, 8, ON_CHIP(4, 1, 2)>)         \
-    GPU_KERNEL(softmax_online_##NAME##_32, softmax_online<E, 32, ON_CHIP(4, 1, 2)>)       \
-    GPU_KERNEL(softmax_online_##NAME##_32_8, softmax_online<E, 32, ON_CHIP(8, 1, 1)>)     \
-    GPU_KERNEL(softmax_online_##NAME##_128, softmax_online<E, 128, ON_CHIP(4, 1, 2)>)     \
-    GPU_KERNEL(softmax_online_##NAME##_256, softmax_online<E, 256, ON_CHIP(4, 1, 2)>)     \
-    GPU_KERNEL(softmax_online_##NAME##_512, softmax_online<E, 512, ON_CHIP(2, 2, 4)>)     \
+    GPU_KERNEL(softmax_online_##NAME##_short, softmax_online<E, 4, ON_CHIP(2, 1, 2)>)     \
+    GPU_KERNEL(softmax_online_##NAME##_4, softmax_online<E, 4, ON_CHIP(8, 1, 2)>)         \
+    GPU_KERNEL(softmax_online_##NAME##_8, softmax_online<E, 8, ON_CHIP(8, 1, 2)>)         \
+    GPU_KERNEL(softmax_online_##NAME##_16, softmax_online<E, 16, ON_CHIP(8, 1, 2)>)       \
+    GPU_KERNEL(softmax_online_##NAME##_32, softmax_online<E, 32, ON_CHIP(8, 1, 2)>)       \
+    GPU_KERNEL(softmax_online_##NAME##_64, softmax_online<E, 64, ON_CHIP(8, 1, 2)>)       \
+    GPU_KERNEL(softmax_online_##NAME##_128, softmax_online<E, 128, ON_CHIP(8, 1, 2)>)     \
+    GPU_KERNEL(softmax_online_##NAME##_256, softmax_online<E, 256, ON_CHIP(8, 1, 2)>)     \
     GPU_KERNEL(softmax_online_##NAME##_long, softmax_online<E, 512, ON_CHIP(2, 8, 4)>)    \
     GPU_KERNEL(softmax_split_##NAME, softmax_split<E, softmax_split_forward, SPLIT>)           \
     GPU_KERNEL(softmax_backward_split_##NAME, softmax_split<E, softmax_split_backward, SPLIT_BACKWARD>) \

@@ -16,10 +16,13 @@ constexpr float SOFTMAX_LOG2E = 1.44269504089f, SOFTMAX_LN2 = 0.69314718056f;
 // Row r of a view, as rows of one; `live` false: a row without columns.
 template <class T> GPU_FN gpu_rows<T> softmax_row(const kiln_view &v, int64_t r, bool live)
 {
-    int64_t i0 = 0, i1 = 0, i2 = r;
-    if (v.size[0] * v.size[1] > 1) // 64-bit division is a subroutine, and outer axes are nearly always one
-        i2 = r % v.size[2], i1 = r / v.size[2] % v.size[1], i0 = r / v.size[2] / v.size[1];
-    gpu_rows<T> row = gpu_rows<T>(v, live ? i0 : 0, live ? i1 : 0).slice(live ? i2 : 0, live);
+    gpu_rows<T> row;
+    if ((v.size[0] | v.size[1]) <= 1)
+        row = gpu_rows<T>(v, 0, 0).slice(r, live);
+    else { // 64-bit division is a subroutine, and outer axes are nearly always one
+        const int64_t i2 = r % v.size[2], i1 = r / v.size[2] % v.size[1], i0 = r / v.size[2] / v.size[1];
+        row = gpu_rows<T>(v, live ? i0 : 0, live ? i1 : 0).slice(live ? i2 : 0, live);
+    }
     row.cols = live ? row.cols : 0;
     return row;
 }
@@ -74,22 +77,33 @@ template <class X, class Y> GPU_FN int softmax_head(const gpu_rows<X> &x, const 
     return invariant || head != softmax_slots<Y>::head_of(y) ? x.cols : head;
 }
 
-// Elements whose weight is 0 whatever the row.
+// Columns of row r before its slots, as the host found them out (gpu_softmax_args.head); -1: look at the row.
+template <class E> GPU_FN int softmax_known_head(const gpu_softmax_args &a, int64_t r)
+{
+    const uint32_t head = (uint32_t)a.head + (uint32_t)r * (uint32_t)a.head_step;
+    return a.head_step ? (int)(head % (16 / sizeof(E))) : a.head;
+}
+
+// An element whose weight is 0 whatever the row, and a slot of them.
+GPU_FN float softmax_lowest_element(float scale)
+{
+    return scale < 0 ? -gpu_minus_infinity() : gpu_minus_infinity();
+}
 template <class E> GPU_FN gpu_packed softmax_lowest(float scale)
 {
-    return gpu_pack_all<E>(scale < 0 ? -gpu_minus_infinity() : gpu_minus_infinity());
+    return gpu_pack_all<E>(softmax_lowest_element(scale));
 }
 
 // Reductions over the T threads of a row, the same in all of them. T <= GPU_WAVE: lanes of a wave, by butterflies; else the
-// whole block, through shared memory (two block barriers).
+// whole block, through shared memory (a block barrier each).
 template <int T> struct softmax_group {
-    static constexpr int WAVES = T > GPU_WAVE ? T / GPU_WAVE : 1;
+    static constexpr int LANES = T < GPU_WAVE ? T : GPU_WAVE, WAVES = T / LANES; // lanes of each of its waves
     struct shared {
-        gpu_array<float, 2, WAVES> part;
+        gpu_array<float, 2, 2 * WAVES> part;
     };
     static GPU_FN float max(float x, shared &s, int which)
     {
-        x = gpu_wave_max<(T < GPU_WAVE ? T : GPU_WAVE)>(x);
+        x = gpu_wave_max<LANES>(x);
         if constexpr (WAVES > 1) {
             exchange(x, s, which);
             for (int w = 0; w < WAVES; w++)
@@ -99,7 +113,7 @@ template <int T> struct softmax_group {
     }
     static GPU_FN float sum(float x, shared &s, int which)
     {
-        x = gpu_wave_sum<(T < GPU_WAVE ? T : GPU_WAVE)>(x);
+        x = gpu_wave_sum<LANES>(x);
         if constexpr (WAVES > 1) {
             exchange(x, s, which);
             x = 0;
@@ -116,16 +130,26 @@ template <int T> struct softmax_group {
     }
 };
 
-// What an element x weighs against the maximum m of its row's scores: exp(scale·x - m). In exponents of 2 that is one fma,
-// whose base, m·log2(e) rounded, is a factor common to the row and cancels; where scores are huge the base's rounding could
-// leave the range of exponents, and the difference is taken first.
-struct softmax_weight {
-    float scale, scale_log2, m, base;
+// A maximum m, against which scores are weighed, and its exponent of 2: rounded, which is a factor common to all weights and
+// cancels. Where scores are huge (far) that could leave the range of exponents, and differences are taken first.
+struct softmax_base {
+    float m, base;
     bool far;
-    GPU_FN softmax_weight(float scale_, float m_)
-        : scale(scale_), scale_log2(scale_ * SOFTMAX_LOG2E), m(gpu_finite_or_zero(m_)), base(m * SOFTMAX_LOG2E)
+    GPU_FN softmax_base(float m_) : m(gpu_finite_or_zero(m_)), base(gpu_product(m, SOFTMAX_LOG2E))
     {
         far = !(base < 65536.f && base > -65536.f);
+    }
+    GPU_FN float from(float other) const // for weights that were taken against another maximum
+    {
+        return gpu_exp2(far ? (other - m) * SOFTMAX_LOG2E : gpu_product(other, SOFTMAX_LOG2E) - base);
+    }
+};
+
+// What an element x weighs: exp(scale·x - m), in exponents of 2 one fma.
+struct softmax_weight : softmax_base {
+    float scale, scale_log2;
+    GPU_FN softmax_weight(float scale_, float m_) : softmax_base(m_), scale(scale_), scale_log2(scale_ * SOFTMAX_LOG2E)
+    {
     }
     GPU_FN float near(float x) const
     {
@@ -149,17 +173,18 @@ template <class E, int N> GPU_FN float softmax_largest(gpu_packed (&x)[N])
                 top[w] = gpu_max_packed<E>(top[w], x[i][w]);
         const uint32_t most = gpu_max_packed<E>(gpu_max_packed<E>(top[0], top[1]), gpu_max_packed<E>(top[2], top[3]));
         return gpu_max(gpu_to_float(E{(uint16_t)most}), gpu_to_float(E{(uint16_t)(most >> 16)}));
-    }
-    float top = gpu_minus_infinity();
+    } else {
+        float top[4]; // four chains are shorter than one
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        gpu_pin(x[i]);
-        const auto s = gpu_unpack<E>(x[i]);
+        for (int i = 0; i < N; i++) {
+            gpu_pin(x[i]);
+            const auto s = gpu_unpack<E>(x[i]);
 #pragma unroll
-        for (int e = 0; e < 16 / (int)sizeof(E); e++)
-            top = gpu_max(top, s[e]);
+            for (int e = 0; e < 16 / (int)sizeof(E); e++)
+                top[e % 4] = i == 0 && e < 4 ? s[e] : gpu_max(top[e % 4], s[e]);
+        }
+        return gpu_max(gpu_max(top[0], top[1]), gpu_max(top[2], top[3]));
     }
-    return top;
 }
 // The largest score.
 template <class E, int N> GPU_FN float softmax_top(gpu_packed (&x)[N], float scale)
@@ -219,10 +244,28 @@ struct softmax_state {
         rebase(gpu_max(m, x * scale));
         l += softmax_weight(scale, m)(x);
     }
-    template <class GROUP> GPU_FN void gather(typename GROUP::shared &s) // over all threads of the row
+    // Over all threads of the row, where the lanes of each wave have one m already; one block barrier. `turn` counts the calls,
+    // so that no wave writes what another still reads. Returns what weights against my wave's m are to be multiplied by.
+    template <class GROUP> GPU_FN float gather(typename GROUP::shared &s, int turn)
     {
-        rebase(GROUP::max(m, s, 0));
-        l = GROUP::sum(l, s, 1);
+        l = gpu_wave_sum<GROUP::LANES>(l);
+        if constexpr (GROUP::WAVES == 1)
+            return 1;
+        const float mine = m;
+        if (gpu_lane() == 0)
+            gpu_store<2>(s.part, turn % 2, 2 * gpu_wave_id(), gpu_vec<float, 2>{m, l});
+        gpu_block_barrier();
+#pragma unroll
+        for (int w = 0; w < GROUP::WAVES; w++)
+            m = gpu_max(m, gpu_load<2>(s.part, turn % 2, 2 * w)[0]);
+        const softmax_base to(m);
+        l = 0;
+#pragma unroll
+        for (int w = 0; w < GROUP::WAVES; w++) {
+            const auto other = gpu_load<2>(s.part, turn % 2, 2 * w);
+            l += other[1] * to.from(other[0]);
+        }
+        return to.from(mine);
     }
     GPU_FN float lse() const
     {

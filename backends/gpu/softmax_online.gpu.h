@@ -2,14 +2,16 @@
 // softmax forward, rung `online`: one pass over the row keeps (m, l), and the row stays on the chip, from where it is written.
 // Against three_pass: the row is read from memory once instead of three times.
 //
-// T threads have a row: a part of a wave or a wave for short rows (butterflies only), the block for longer ones. They walk
+// T threads have a row: a part of a wave or a wave for short rows (butterflies only), the block for longer ones. Few threads
+// with many slots keep more rows under way than many with few, and share a row's overhead among more elements. They walk
 // over it in chunks of VECS slots of 16 bytes each, at most CHUNKS, all of which stay. What keeps the memory busy is the ring in
 // shared memory: AHEAD chunks are always on their way, of this row or of the block's next ones (a block takes one row after
 // the other), each thread fetching what it will use itself, so that nobody waits for anybody. The columns before and after
 // the slots are fetched one row ahead into registers. Rows that do not fit into CHUNKS are softmax_split's.
 //
-// One chunk (CHUNKS = 1): its weights stay in registers, so an element costs one exponential: the maximum of the row first, then
-// weights and their sum, then a product. More: chunks join (m, l) one by one, and weights are computed again when written.
+// One chunk (CHUNKS = 1): its weights stay in registers, so an element costs one exponential: the maximum of the wave's part
+// first, then weights and their sum, (m, l) of all waves joined, then a product. More: chunks join (m, l) one by one, and weights
+// are computed again when written.
 // Bytes per row of n elements, at most tile_k: n read, n written.
 #pragma once
 #include "softmax.gpu.h"
@@ -17,14 +19,16 @@
 template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online {
     using args = gpu_softmax_args;
     using group = softmax_group<T>;
-    static constexpr int V = softmax_slots<E>::V, ROWS = T < 128 ? 128 / T : 1; // rows of a block
-    static constexpr int threads = T * ROWS, RING = CHUNKS + AHEAD, EDGES = T < 16 ? 2 : 1;
+    static constexpr int V = softmax_slots<E>::V, ROWS = T <= GPU_WAVE ? 128 / T : 1; // rows of a block
+    static constexpr int threads = T * ROWS, RING = CHUNKS + AHEAD;
+    // Of the edges of a row a thread keeps in registers: all but the last two of 14 where 4 threads have a row.
+    static constexpr int EDGES = T > 2 * V ? 1 : 2 * V / T < 4 ? 2 * V / T : 3;
     struct shared {
         gpu_array<uint32_t, RING * VECS, threads * 4> ring;
         typename group::shared group;
     };
     // Threads of a multiprocessor: what stays in registers decides. Blocks beyond a few would only take shared memory.
-    static constexpr int hold = CHUNKS == 1 ? 512 : 1024;
+    static constexpr int hold = CHUNKS == 1 && VECS > 2 ? 512 : CHUNKS == 1 ? 768 : 1024;
     static constexpr int fit = 220 * 1024 / (int)sizeof(shared), most = hold / threads;
     static constexpr int blocks = fit < 1 ? 1 : fit < most ? fit : most;
     static constexpr int tile_q = ROWS, tile_k = T * VECS * CHUNKS * V;
@@ -38,7 +42,7 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
     {
         const bool live = r < a.rows;
         const gpu_rows<const E> row = softmax_row<const E>(a.x, r, live);
-        int head = a.head; // of all rows
+        int head = softmax_known_head<E>(a, r);
         if (head < 0)
             head = kiln_view_present(&a.y) ? softmax_head(row, softmax_row<const E>(a.y, r, live), a.invariant)
                                            : softmax_head(row, row, a.invariant);
@@ -54,132 +58,179 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
         const auto v = gpu_load<4>(s.ring, chunk % RING * VECS + i, gpu_thread() * 4);
         return v;
     }
-    static GPU_FN void fetch_edges(const place &p, E (&edge)[EDGES])
+    static GPU_FN void fetch_edges(const args &a, const place &p, E (&edge)[EDGES])
     {
 #pragma unroll
         for (int i = 0; i < EDGES; i++) {
             const int e = gpu_thread() % T + i * T;
+            edge[i] = gpu_from_float<E>(softmax_lowest_element(a.scale));
             if (e < p.x.edges)
                 edge[i] = p.x.get(p.x.edge(e));
         }
     }
 
-    // A row that stays in registers. The next row's place and edges are looked up under it.
-    static GPU_FN place whole_row(const args &a, shared &s, int64_t row, int64_t step, const place &now,
-                                  const E (&edge)[EDGES], E (&edge_next)[EDGES], int used)
+    // A row from slot k on: its other slots are at constant distances then.
+    template <class X> static GPU_FN gpu_rows<X> from_slot(const softmax_slots<X> &x, int k)
+    {
+        gpu_rows<X> row = x.row;
+        row.data += x.head + k * V, row.cols -= x.head + k * V;
+        return row;
+    }
+    // Rows that stay in registers. The next row's edges are asked for under it.
+    static GPU_FN void fetch_row(const args &a, shared &s, int64_t r, int turn)
+    {
+        const place p = place_of(a, r); // without slots past the last row
+        const gpu_rows<const E> mine = from_slot(p.x, gpu_thread() % T);
+#pragma unroll
+        for (int i = 0; i < VECS; i++)
+            gpu_copy_piece(s.ring, turn % RING * VECS + i, gpu_thread() * 4, mine, 0, i * T * V,
+                           i * T + gpu_thread() % T < p.x.body);
+        gpu_copy_commit();
+    }
+    static GPU_FN void whole_rows(const args &a, shared &s, int64_t item)
+    {
+        const int64_t step = a.items * ROWS;
+        int64_t row = item * ROWS + gpu_thread() / T;
+#pragma unroll 1
+        for (int i = 0; i < AHEAD; i++)
+            fetch_row(a, s, row + i * step, i);
+        E edge[EDGES];
+        const place first = place_of(a, row);
+        fetch_edges(a, first, edge);
+        int head = first.head;
+        for (int turn = 0; row - gpu_thread() / T < a.rows; row += step, turn++) { // rows of a block end together
+            fetch_row(a, s, row + AHEAD * step, turn + AHEAD);
+            gpu_copy_wait_groups<AHEAD>();
+            whole_row(a, s, row, step, turn, head, edge);
+        }
+        gpu_copy_wait_groups<0>();
+    }
+    // head and edge: of this row, then of the next.
+    static GPU_FN void whole_row(const args &a, shared &s, int64_t row, int64_t step, int turn, int &head,
+                                 E (&edge)[EDGES])
     {
         const int t = gpu_thread() % T;
+        const bool live = row < a.rows;
+        const softmax_slots<const E> in(softmax_row<const E>(a.x, row, live), head);
         const gpu_packed lowest = softmax_lowest<E>(a.scale);
         gpu_packed x[VECS];
 #pragma unroll
         for (int i = 0; i < VECS; i++)
-            x[i] = i * T + t < now.x.body ? held(s, used, i) : lowest;
+            x[i] = i * T + t < in.body ? held(s, turn, i) : lowest;
         float top = softmax_top<E>(x, a.scale);
         softmax_state me; // first of what is not in registers
+        if (in.edges > 0)
 #pragma unroll
-        for (int i = 0; i < EDGES; i++)
-            if (t + i * T < now.x.edges)
+            for (int i = 0; i < EDGES; i++)
                 top = gpu_max(top, gpu_to_float(edge[i]) * a.scale);
 #pragma unroll 1
-        for (int i = t + EDGES * T; i < now.x.edges; i += T)
-            me.add(gpu_to_float(now.x.get(now.x.edge(i))), a.scale);
+        for (int i = t + EDGES * T; i < in.edges; i += T)
+            me.add(gpu_to_float(in.get(in.edge(i))), a.scale);
         const place after = place_of(a, row + step);
-        if (row + step < a.rows)
-            fetch_edges(after, edge_next);
+        E edge_next[EDGES];
+        fetch_edges(a, after, edge_next);
 
-        me.rebase(group::max(gpu_max(me.m, top), s.group, 0));
+        me.rebase(gpu_wave_max<group::LANES>(gpu_max(me.m, top))); // weights are against the maximum of a wave
         const softmax_weight weight(a.scale, me.m);
-        float w[VECS][V], we[EDGES], sums[2] = {};
-        if (!weight.far) {
+        float w[VECS][V], sums[2] = {};
+        const auto weigh_all = [&](const auto &one) {
+            weigh<0, HALF>(x, w, sums, true, one);
+            weigh<HALF, MOST>(x, w, sums, HALF * T + t < in.body, one);
+            weigh<MOST, VECS>(x, w, sums, MOST * T + t < in.body, one);
+            if (in.edges > 0)
 #pragma unroll
-            for (int i = 0; i < VECS; i++)
-                weigh(x[i], w[i], sums, i * T < now.x.body, [&](float y) { return weight.near(y); });
-        } else {
-#pragma unroll
-            for (int i = 0; i < VECS; i++)
-                weigh(x[i], w[i], sums, i * T < now.x.body, weight);
-        }
-#pragma unroll
-        for (int i = 0; i < EDGES; i++) {
-            we[i] = t + i * T < now.x.edges ? weight(gpu_to_float(edge[i])) : 0.f;
-            me.l += we[i];
-        }
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            me.l += sums[e];
-        me.l = group::sum(me.l, s.group, 1);
+                for (int i = 0; i < EDGES; i++)
+                    sums[i % 2] += one(gpu_to_float(edge[i]));
+        };
+        if (!weight.far)
+            weigh_all([&](float y) { return weight.near(y); });
+        else
+            weigh_all(weight);
+        me.l += sums[0] + sums[1];
+        const float own = me.template gather<group>(s.group, turn);
 
-        const bool live = row < a.rows;
         if (t == 0 && live && kiln_view_present(&a.lse))
             softmax_slots<float>(softmax_row<float>(a.lse, row, live), 0).put(0, me.lse());
-        if (!kiln_view_present(&a.y))
-            return after;
-        const softmax_writer write(me, a.scale, a.log);
-        const softmax_slots<E> y(softmax_row<E>(a.y, row, live), now.head);
-        if (!a.log) {
+        if (kiln_view_present(&a.y)) {
+            const softmax_writer write(me, a.scale, a.log);
+            const float factor = own * write.factor;
+            const softmax_slots<E> y(softmax_row<E>(a.y, row, live), head);
+            if (!a.log) {
+                const gpu_rows<E> mine = from_slot(y, t);
 #pragma unroll
-            for (int i = 0; i < VECS; i++)
-                if (i * T + t < now.x.body) {
+                for (int i = 0; i < VECS; i++) {
                     gpu_vec<float, V> out;
 #pragma unroll
                     for (int e = 0; e < V; e++)
-                        out[e] = w[i][e] * write.factor;
-                    y.store(i * T + t, out);
+                        out[e] = w[i][e] * factor;
+                    if (i * T + t < in.body)
+                        gpu_store_stream<V>(mine, 0, i * T * V, gpu_from_floats<E>(out));
                 }
-        } else
+            } else
 #pragma unroll 1
-            for (int i = 0; i < VECS; i++)
-                if (i * T + t < now.x.body)
-                    y.store(i * T + t, write(gpu_unpack<E>(held(s, used, i))));
+                for (int i = 0; i < VECS; i++)
+                    if (i * T + t < in.body)
+                        y.store(i * T + t, write(gpu_unpack<E>(held(s, turn, i))));
+#pragma unroll
+            for (int i = 0; i < EDGES; i++)
+                if (t + i * T < in.edges)
+                    y.put(in.edge(t + i * T), write(gpu_to_float(edge[i])));
+#pragma unroll 1
+            for (int i = t + EDGES * T; i < in.edges; i += T)
+                y.put(in.edge(i), write(gpu_to_float(in.get(in.edge(i)))));
+        }
+        head = after.head;
 #pragma unroll
         for (int i = 0; i < EDGES; i++)
-            if (t + i * T < now.x.edges)
-                y.put(now.x.edge(t + i * T), a.log ? write(gpu_to_float(edge[i])) : we[i] * write.factor);
-#pragma unroll 1
-        for (int i = t + EDGES * T; i < now.x.edges; i += T)
-            y.put(now.x.edge(i), write(gpu_to_float(now.x.get(now.x.edge(i)))));
-        return after;
+            edge[i] = edge_next[i];
     }
-    // One slot's weights, and their sums by place; none if the row ends before it.
-    template <class W>
-    static GPU_FN void weigh(gpu_packed &x, float (&w)[V], float (&sums)[2], bool any, const W &weight)
+    // The weights of slots, and their sums by place. A wave goes by slots from HALF and from MOST on that it has none of: one
+    // test for all of them, because within one piece of code the exponentials of many slots are under way together.
+    static constexpr int HALF = VECS / 2, MOST = VECS - VECS / 4;
+    template <int FROM, int TO, class W>
+    static GPU_FN void weigh(gpu_packed (&x)[VECS], float (&w)[VECS][V], float (&sums)[2], bool any, const W &weight)
     {
 #pragma unroll
-        for (int e = 0; e < V; e++)
-            w[e] = 0;
+        for (int i = FROM; i < TO; i++)
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                w[i][e] = 0;
         if (!any)
             return;
-        gpu_pin(x);
-        const auto s = gpu_unpack<E>(x);
 #pragma unroll
-        for (int e = 0; e < V; e++)
-            sums[e % 2] += w[e] = weight(s[e]);
+        for (int i = FROM; i < TO; i++) {
+            gpu_pin(x[i]);
+            const auto s = gpu_unpack<E>(x[i]);
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                sums[e % 2] += w[i][e] = weight(s[e]);
+        }
     }
 
-    static GPU_FN void run(const args &a, shared &s, int64_t item)
+    // Rows of several chunks. The fetch runs AHEAD chunks before the use; both count chunks through the rows.
+    static GPU_FN void rows_of_chunks(const args &a, shared &s, int64_t item)
     {
-        const int t = gpu_thread() % T;
-        const int64_t step = a.items * ROWS, last = a.rows + ROWS - 1; // rows of a block end together
+        static_assert(ROWS == 1, "all threads have one row");
+        const int t = gpu_thread();
+        const int64_t step = a.items;
         const gpu_packed lowest = softmax_lowest<E>(a.scale);
 
-        // The fetch runs AHEAD chunks before the use; both count chunks through the rows.
-        int64_t row = item * ROWS + gpu_thread() / T, next_row = row;
+        int64_t row = item, next_row = row;
         place now = place_of(a, row), next = now;
         int next_chunk = 0, fetched = 0, used = 0;
         const auto fetch = [&] {
-            if (next_row < last)
+            if (next_row < a.rows)
 #pragma unroll
                 for (int i = 0; i < VECS; i++) {
                     const int k = (next_chunk * VECS + i) * T + t;
                     if (k < next.x.body)
-                        gpu_copy_piece(s.ring, fetched % RING * VECS + i, gpu_thread() * 4, next.x.row, 0,
-                                       next.x.head + k * V);
+                        gpu_copy_piece(s.ring, fetched % RING * VECS + i, t * 4, next.x.row, 0, next.x.head + k * V);
                 }
             gpu_copy_commit();
             fetched++;
             if (++next_chunk == next.chunks) {
                 next_chunk = 0, next_row += step;
-                if (next_row < last)
+                if (next_row < a.rows)
                     next = place_of(a, next_row);
             }
         };
@@ -187,61 +238,53 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
         for (int i = 0; i < AHEAD; i++)
             fetch();
         E edge[EDGES], edge_next[EDGES];
-        fetch_edges(now, edge);
+        fetch_edges(a, now, edge);
 
-        for (; row - gpu_thread() / T < a.rows; row += step) {
-            place after = now;
-            if constexpr (CHUNKS == 1) {
+        for (int turn = 0; row < a.rows; row += step, turn++) {
+            softmax_state me;
+#pragma unroll 1
+            for (int c = 0; c < now.chunks; c++) {
                 fetch();
                 gpu_copy_wait_groups<AHEAD>();
-                after = whole_row(a, s, row, step, now, edge, edge_next, fetched - AHEAD - 1);
-            } else {
-                softmax_state me;
-#pragma unroll 1
-                for (int c = 0; c < now.chunks; c++) {
-                    fetch();
-                    gpu_copy_wait_groups<AHEAD>();
-                    gpu_packed x[VECS];
+                gpu_packed x[VECS];
 #pragma unroll
-                    for (int i = 0; i < VECS; i++)
-                        x[i] = ((c * VECS + i) * T + t < now.x.body) ? held(s, used + c, i) : lowest;
-                    me.add<E>(x, a.scale);
-                }
-                // Edges of this row, then those of the next on their way.
+                for (int i = 0; i < VECS; i++)
+                    x[i] = (c * VECS + i) * T + t < now.x.body ? held(s, used + c, i) : lowest;
+                me.add<E>(x, a.scale);
+            }
+            // Edges of this row, then those of the next on their way.
+#pragma unroll
+            for (int i = 0; i < EDGES; i++)
+                if (t + i * T < now.x.edges)
+                    me.add(gpu_to_float(edge[i]), a.scale);
+#pragma unroll 1
+            for (int i = t + EDGES * T; i < now.x.edges; i += T)
+                me.add(gpu_to_float(now.x.get(now.x.edge(i))), a.scale);
+            const place after = place_of(a, row + step);
+            fetch_edges(a, after, edge_next);
+
+            me.rebase(gpu_wave_max<group::LANES>(me.m));
+            me.template gather<group>(s.group, turn);
+            if (t == 0 && kiln_view_present(&a.lse))
+                softmax_slots<float>(softmax_row<float>(a.lse, row, true), 0).put(0, me.lse());
+            if (kiln_view_present(&a.y)) {
+                const softmax_writer write(me, a.scale, a.log);
+                const softmax_slots<E> y(softmax_row<E>(a.y, row, true), now.head);
+#pragma unroll 1
+                for (int c = 0; c < now.chunks; c++)
+#pragma unroll
+                    for (int i = 0; i < VECS; i++) {
+                        const int k = (c * VECS + i) * T + t;
+                        if (k < now.x.body)
+                            y.store(k, write(gpu_unpack<E>(held(s, used + c, i))));
+                    }
 #pragma unroll
                 for (int i = 0; i < EDGES; i++)
                     if (t + i * T < now.x.edges)
-                        me.add(gpu_to_float(edge[i]), a.scale);
+                        y.put(now.x.edge(t + i * T), write(gpu_to_float(edge[i])));
 #pragma unroll 1
                 for (int i = t + EDGES * T; i < now.x.edges; i += T)
-                    me.add(gpu_to_float(now.x.get(now.x.edge(i))), a.scale);
-                after = place_of(a, row + step);
-                if (row + step < a.rows)
-                    fetch_edges(after, edge_next);
-
-                me.template gather<group>(s.group);
-                const bool live = row < a.rows;
-                if (t == 0 && live && kiln_view_present(&a.lse))
-                    softmax_slots<float>(softmax_row<float>(a.lse, row, live), 0).put(0, me.lse());
-                if (kiln_view_present(&a.y)) {
-                    const softmax_writer write(me, a.scale, a.log);
-                    const softmax_slots<E> y(softmax_row<E>(a.y, row, live), now.head);
-#pragma unroll 1
-                    for (int c = 0; c < now.chunks; c++)
-#pragma unroll
-                        for (int i = 0; i < VECS; i++) {
-                            const int k = (c * VECS + i) * T + t;
-                            if (k < now.x.body)
-                                y.store(k, write(gpu_unpack<E>(held(s, used + c, i))));
-                        }
-#pragma unroll
-                    for (int i = 0; i < EDGES; i++)
-                        if (t + i * T < now.x.edges)
-                            y.put(now.x.edge(t + i * T), write(gpu_to_float(edge[i])));
-#pragma unroll 1
-                    for (int i = t + EDGES * T; i < now.x.edges; i += T)
-                        y.put(now.x.edge(i), write(gpu_to_float(now.x.get(now.x.edge(i)))));
-                }
+                    y.put(now.x.edge(i), write(gpu_to_float(now.x.get(now.x.edge(i)))));
             }
             used += now.chunks;
             now = after;
@@ -250,5 +293,13 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
                 edge[i] = edge_next[i];
         }
         gpu_copy_wait_groups<0>();
+    }
+
+    static GPU_FN void run(const args &a, shared &s, int64_t item)
+    {
+        if constexpr (CHUNKS == 1)
+            whole_rows(a, s, item);
+        else
+            rows_of_chunks(a, s, item);
     }
 };

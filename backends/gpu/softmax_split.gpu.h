@@ -135,7 +135,7 @@ template <class E, template <class> class PASS_, int T, int VECS> struct softmax
         else
             row = ticket / a.splits, split = (int)(ticket % a.splits);
         const bool any = row < a.rows;
-        piece p = {row, any ? split : -1, 0, a.head, {}};
+        piece p = {row, any ? split : -1, 0, softmax_known_head<E>(a, row), {}};
 #pragma unroll
         for (int k = 0; k < INPUTS; k++)
             p.x[k] = softmax_row<const E>(pass::input(a, k), row, any);
