@@ -246,26 +246,27 @@ struct softmax_state {
     }
     // Over all threads of the row, where the lanes of each wave have one m already; one block barrier. `turn` counts the calls,
     // so that no wave writes what another still reads. Returns what weights against my wave's m are to be multiplied by.
-    template <class GROUP> GPU_FN float gather(typename GROUP::shared &s, int turn)
+    template <class GROUP, class SHARED> GPU_FN float gather(SHARED &s, int turn)
     {
         l = gpu_wave_sum<GROUP::LANES>(l);
-        if constexpr (GROUP::WAVES == 1)
+        if constexpr (GROUP::WAVES > 1) {
+            const float mine = m;
+            if (gpu_lane() == 0)
+                gpu_store<2>(s.part, turn % 2, 2 * gpu_wave_id(), gpu_vec<float, 2>{m, l});
+            gpu_block_barrier();
+#pragma unroll
+            for (int w = 0; w < GROUP::WAVES; w++)
+                m = gpu_max(m, gpu_load<2>(s.part, turn % 2, 2 * w)[0]);
+            const softmax_base to(m);
+            l = 0;
+#pragma unroll
+            for (int w = 0; w < GROUP::WAVES; w++) {
+                const auto other = gpu_load<2>(s.part, turn % 2, 2 * w);
+                l += other[1] * to.from(other[0]);
+            }
+            return to.from(mine);
+        } else
             return 1;
-        const float mine = m;
-        if (gpu_lane() == 0)
-            gpu_store<2>(s.part, turn % 2, 2 * gpu_wave_id(), gpu_vec<float, 2>{m, l});
-        gpu_block_barrier();
-#pragma unroll
-        for (int w = 0; w < GROUP::WAVES; w++)
-            m = gpu_max(m, gpu_load<2>(s.part, turn % 2, 2 * w)[0]);
-        const softmax_base to(m);
-        l = 0;
-#pragma unroll
-        for (int w = 0; w < GROUP::WAVES; w++) {
-            const auto other = gpu_load<2>(s.part, turn % 2, 2 * w);
-            l += other[1] * to.from(other[0]);
-        }
-        return to.from(mine);
     }
     GPU_FN float lse() const
     {

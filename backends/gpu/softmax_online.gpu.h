@@ -23,9 +23,11 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
     static constexpr int threads = T * ROWS, RING = CHUNKS + AHEAD;
     // Of the edges of a row a thread keeps in registers: all but the last two of 14 where 4 threads have a row.
     static constexpr int EDGES = T > 2 * V ? 1 : 2 * V / T < 4 ? 2 * V / T : 3;
-    struct shared {
+    // Nothing but the ring where a wave has the row: four blocks of 16 KB fit into an AMD compute unit, of 32 bytes more three.
+    struct nothing {
+    };
+    struct shared : gpu_select<(group::WAVES > 1), typename group::shared, nothing>::type {
         gpu_array<uint32_t, RING * VECS, threads * 4> ring;
-        typename group::shared group;
     };
     // Threads of a multiprocessor: what stays in registers decides. Blocks beyond a few would only take shared memory.
     static constexpr int hold = CHUNKS == 1 && VECS > 2 ? 512 : CHUNKS == 1 ? 768 : 1024;
@@ -147,7 +149,7 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
         else
             weigh_all(weight);
         me.l += sums[0] + sums[1];
-        const float own = me.template gather<group>(s.group, turn);
+        const float own = me.template gather<group>(s, turn);
 
         if (t == 0 && live && kiln_view_present(&a.lse))
             softmax_slots<float>(softmax_row<float>(a.lse, row, live), 0).put(0, me.lse());
@@ -264,7 +266,7 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
             fetch_edges(a, after, edge_next);
 
             me.rebase(gpu_wave_max<group::LANES>(me.m));
-            me.template gather<group>(s.group, turn);
+            me.template gather<group>(s, turn);
             if (t == 0 && kiln_view_present(&a.lse))
                 softmax_slots<float>(softmax_row<float>(a.lse, row, true), 0).put(0, me.lse());
             if (kiln_view_present(&a.y)) {
