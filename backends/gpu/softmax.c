@@ -3,8 +3,8 @@
  * softmax.c: the methods of softmax on GPUs: which kernel of softmax.gpu.cpp a problem gets, and its launches.
  *
  * Rows of one length go to the fewest threads that keep a row on the chip, because more rows are then under way: 4 up to 512
- * bytes, twice as many for twice as long a row, 512 beyond 32 KB. Rows that are so long that a block cannot keep one, or so few that one block each would leave the device idle,
- * are shared by several (`split`): by the length alone under BATCH_INVARIANT.
+ * bytes, twice as many for twice as long a row, 512 beyond 32 KB. Rows that are so long that a block cannot keep one, or so few
+ * that one block each would leave the device idle, are shared by several (`split`): by the length alone under BATCH_INVARIANT.
  */
 #include "gpu_host.h"
 
