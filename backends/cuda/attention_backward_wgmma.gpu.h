@@ -433,9 +433,8 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(x);
                 const int m0 = gpu_load_at(STEP + 8 * ring.stage + 4);
-                hide(w, m0 < 0
-                            ? ~m0
-                            : m0); // whether or not something is to be hidden: a branch here costs the loop registers
+                // Whether or not something is to be hidden: a branch here costs the loop registers.
+                hide(w, m0 < 0 ? ~m0 : m0);
                 weigh(ring.stage);
                 bool last = false;
 #pragma unroll 1
@@ -483,8 +482,8 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     const int m = gpu_load_at(STEP + 8 * ring.stage + 4);
                     if (m >= 0)
                         hide(w, m);
-                    weigh(
-                        ring.stage); // under dQ and dK; after the last step of nothing, for a branch serialises all products
+                    // Under dQ and dK; after the last step of nothing, for a branch serialises all products.
+                    weigh(ring.stage);
                     gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dq);
                     base::dq_out(a, tile & ~LAST, dq);

@@ -505,8 +505,8 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
                 if (pass < 2 && row < at.rows && gpu_lane() % 4 == 0)
                     done.store_lse(at.c, at.q0 + row, CAREFUL);
                 const float factor = done.factor * keep;
-                if constexpr (
-                    CAREFUL) // a row whose own weights are NaN is NaN, and one without a weight 0, whatever they met in V
+                // A row whose own weights are NaN is NaN, and one without a weight 0, whatever they met in V.
+                if constexpr (CAREFUL)
                     if (gpu_lane() % 4 == 0)
                         gpu_store<1>(sh.other.careful.seen, row, 0,
                                      gpu_vec<uint32_t, 1>{factor != factor ? 1u

@@ -113,16 +113,17 @@ static bool has_equal_tiles(const kiln_attention_problem *p)
  * Does it pay to take tiles from a counter? Zeroing it costs about two microseconds, which short problems do not have. A function
  * of the metadata: it decides about the workspace.
  */
-static bool takes_counter(const gpu_device *device, const kiln_attention_problem *p)
+static bool takes_counter(const gpu_device *device, const kiln_attention_problem *p, int32_t rows)
 {
-    const int64_t tiles = p->batch * p->heads * attention_ceil(p->seqlen_q, rows_of(device, p));
+    const int64_t tiles = p->batch * p->heads * attention_ceil(p->seqlen_q, rows);
     const double work = (double)p->batch * (double)p->heads * (double)p->seqlen_q * (double)p->seqlen_k;
     return work * (double)(p->d + p->d_v) > 1.5e10 && tiles <= (GPU_WGMMA_ROUNDS / 2) * blocks_of(device, p, tiles);
 }
 
 static size_t workspace_of(const gpu_device *device, const kiln_problem *problem)
 {
-    return takes_counter(device, &problem->attention) ? 2 * sizeof(uint32_t) : 0;
+    const kiln_attention_problem *p = &problem->attention;
+    return takes_counter(device, p, rows_of(device, p)) ? 2 * sizeof(uint32_t) : 0;
 }
 
 /* Sections: one head after the other where tiles are equal. Else, with a counter, heads whose K and V fill half of the L2;
@@ -179,7 +180,7 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
         !gpu_tensor_map_of(&p->k, k->tile_k, &a.k) || !gpu_tensor_map_of(&p->v, k->tile_k, &a.v))
         return GPU_NAME(gpu_attention_forward_mma).run(device, problem, workspace, stream);
     const int64_t blocks = blocks_of(device, p, a.base.items);
-    if (takes_counter(device, p)) {
+    if (takes_counter(device, p, rows)) {
         a.counters = workspace;
         if (!(p->flags & KILN_FLAG_WORKSPACE_ZEROED)) {
             const kiln_status status = gpu_fill(device, workspace, 0, 2 * sizeof(uint32_t), stream);

@@ -81,12 +81,13 @@ static inline kiln_numerics attention_numerics(bool matrix, int32_t weight_type,
     return n;
 }
 
-/* Nothing but window, lengths and sinks: what the plain mode of a kernel does, where rows are aligned too. */
+/* Nothing but window, lengths, sinks and perhaps softcap. */
 static inline bool attention_is_plain_or_capped(const kiln_attention_problem *p)
 {
     return p->page_size == 0 && p->mask_len == 0 && p->dropout_threshold >= 256 && !kiln_view_present(&p->bias) &&
            !kiln_view_present(&p->alibi) && (float)(p->softmax_scale * 1.4426950408889634) > 0;
 }
+/* No softcap either: what the plain mode of a kernel does, where rows are aligned too. */
 static inline bool attention_is_plain(const kiln_attention_problem *p)
 {
     return attention_is_plain_or_capped(p) && p->softcap == 0;

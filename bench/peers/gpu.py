@@ -70,11 +70,11 @@ def reference(q, k, v, causal, left=None, softcap=0):
     s = q @ k.T / q.shape[-1] ** 0.5
     if softcap:
         s = softcap * torch.tanh(s / softcap)
-    ones = torch.ones(s.shape, dtype=torch.bool, device=s.device)
+    after = s.shape[1] - s.shape[0]
     if causal:
-        s = s.masked_fill(ones.triu(1 + s.shape[1] - s.shape[0]), float("-inf"))
+        s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(after + 1), float("-inf"))
     if left is not None:
-        s = s.masked_fill(ones.tril(s.shape[1] - s.shape[0] - left - 1), float("-inf"))
+        s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).tril(after - left - 1), float("-inf"))
     p = s.softmax(-1)
     return p @ v, p @ v.abs()
 
