@@ -49,6 +49,25 @@ template <class E> GPU_FN float wgmma_lowered(float scale)
     return scale / (1 << wgmma_lift<E>());
 }
 
+// What the window hides of scores becomes -inf. Element 4·i + 2·h + c of x is key key0 + 8·h of the item, query0 + 8·i + 2·(lane % 4) + c.
+template <int N> GPU_FN void wgmma_hide(float (&x)[N], const gpu_wgmma_backward_work &w, int key0, int query0)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int key = key0 + 8 * h,
+                  shift = query0 + gpu_lane() % 4 * 2; // i = shift + ... sees it if first <= i < past
+        int first = key - w.high + 1 - shift, past = key - w.low + 1 - shift;
+        if (key >= w.keys)
+            past = first = 2 * N;
+#pragma unroll
+        for (int i = 0; i < N / 4; i++)
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                if (8 * i + c < first || 8 * i + c >= past)
+                    x[4 * i + 2 * h + c] = gpu_minus_infinity();
+    }
+}
+
 // A consumer's rows of dK or dV, COLUMNS of them from col0 on, to memory. Is something not finite?
 template <class E, int COLUMNS>
 GPU_FN bool wgmma_put_keys(const kiln_view &view, const gpu_wgmma_backward_work &w, int key0, int col0,
@@ -362,20 +381,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
             gpu_wgmma_commit();
         };
         const auto hide = [&](const work &w, int m) {
-            const int key0 = gpu_again(gpu_thread()) / 32 * 16 + lane / 4;
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int key = key0 + 8 * h, shift = m * BM + 2 * quad; // i = shift + ... sees it if first <= i < past
-                int first = key - w.high + 1 - shift, past = key - w.low + 1 - shift;
-                if (key >= w.keys)
-                    past = first = BM;
-#pragma unroll
-                for (int i = 0; i < BM / 8; i++)
-#pragma unroll
-                    for (int c = 0; c < 2; c++)
-                        if (8 * i + c < first || 8 * i + c >= past)
-                            x[4 * i + 2 * h + c] = gpu_minus_infinity();
-            }
+            wgmma_hide(x, w, gpu_again(gpu_thread()) / 32 * 16 + lane / 4, m * BM);
         };
         // Downwards, here and in gradients(): upwards ptxas puts the first weights where it wants the operands, and spills.
         const auto weigh = [&](int stage) {

@@ -65,21 +65,7 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                                        gpu_wgmma_descriptor(k + kk * (2048 >> 4), 1024), kk != 0);
             gpu_wgmma_commit();
         };
-        const auto hide = [&](const work &w, int m) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int key = key0 + 8 * h, shift = m * BM + wg * QUERIES + 2 * quad;
-                int first = key - w.high + 1 - shift, past = key - w.low + 1 - shift;
-                if (key >= w.keys)
-                    past = first = BM;
-#pragma unroll
-                for (int i = 0; i < QUERIES / 8; i++)
-#pragma unroll
-                    for (int c = 0; c < 2; c++)
-                        if (8 * i + c < first || 8 * i + c >= past)
-                            x[4 * i + 2 * h + c] = gpu_minus_infinity();
-            }
-        };
+        const auto hide = [&](const work &w, int m) { wgmma_hide(x, w, key0, m * BM + wg * QUERIES); };
         const auto weigh = [&](int stage) {
             const uint32_t at = LSE + stage * (BM * 4) + wg * (QUERIES * 4) + 16 * quad;
 #pragma unroll
