@@ -9,12 +9,6 @@
 #include "../../common/window.h"
 #include "gpu_device.h"
 
-// a / b of numbers >= 0: 64-bit division is a subroutine of a hundred instructions, and nearly always not needed.
-GPU_FN int64_t gpu_divide(int64_t a, int64_t b)
-{
-    return ((a | b) >> 31) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
-}
-
 // A work item of a kernel that walks over (batch, head, tile of rows): which one. Long rows of causal problems come first
 // when the caller counts tiles downwards.
 struct gpu_item {

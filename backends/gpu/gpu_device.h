@@ -106,6 +106,12 @@ template <class T, int N> struct alignas(sizeof(T) * N) gpu_vec {
     }
 };
 
+// a / b of numbers >= 0: 64-bit division is a subroutine of a hundred instructions, and nearly always not needed.
+GPU_FN int64_t gpu_divide(int64_t a, int64_t b)
+{
+    return ((a | b) >> 31) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
+}
+
 // A matrix in global memory with unit stride along its rows: one (batch, head) of a view. Rows and columns are logical, so
 // that the emulator can judge them. Types are the caller's promise.
 template <class T> struct gpu_rows {

@@ -53,7 +53,6 @@ typedef struct gpu_softmax_args {
     int64_t walk;      /* most items; each takes the row groups item, item + items, ... */
     /* Rows shared by blocks (softmax_split), and their workspace: */
     int32_t splits;      /* pieces of a row */
-    int32_t patience;    /* looks at the pieces of others before one's own is forgotten */
     uint64_t *ticket;    /* zeroed: the next piece */
     kiln_view partial;   /* zeroed, (rows, splits) int64: what is known of a piece, in a word */
     kiln_view forgotten; /* (pieces) int64: the piece forgotten before this one, by the same block */

@@ -22,7 +22,9 @@
     X(softmax_online_##name##_256)                                                                                     \
     X(softmax_online_##name##_long)                                                                                    \
     X(softmax_split_##name)                                                                                            \
+    X(softmax_split_##name##_far)                                                                                      \
     X(softmax_backward_split_##name)                                                                                   \
+    X(softmax_backward_split_##name##_far)                                                                             \
     X(softmax_backward_##name##_8)                                                                                     \
     X(softmax_backward_##name##_32) X(softmax_backward_##name##_128) X(softmax_backward_##name##_512)
 #define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
@@ -36,7 +38,7 @@ DECLARE(softmax_backward_mixed_256)
 /* The kernels of one element type; `row`: for longer and longer rows. */
 enum { ROW_KERNELS = 9 };
 typedef struct softmax_kernels {
-    const gpu_kernel *row[ROW_KERNELS], *split, *backward[4], *backward_split;
+    const gpu_kernel *row[ROW_KERNELS], *split[2], *backward[4], *backward_split[2]; /* [1]: for rows of many blocks */
 } softmax_kernels;
 
 static const softmax_kernels *kernels_of(int32_t type)
@@ -48,10 +50,10 @@ static const softmax_kernels *kernels_of(int32_t type)
          &GPU_INFO(softmax_online_##name##_32),    &GPU_INFO(softmax_online_##name##_64),                              \
          &GPU_INFO(softmax_online_##name##_128),   &GPU_INFO(softmax_online_##name##_256),                             \
          &GPU_INFO(softmax_online_##name##_long)},                                                                     \
-            &GPU_INFO(softmax_split_##name),                                                                           \
+            {&GPU_INFO(softmax_split_##name), &GPU_INFO(softmax_split_##name##_far)},                                  \
             {&GPU_INFO(softmax_backward_##name##_8), &GPU_INFO(softmax_backward_##name##_32),                          \
              &GPU_INFO(softmax_backward_##name##_128), &GPU_INFO(softmax_backward_##name##_512)},                      \
-            &GPU_INFO(softmax_backward_split_##name)                                                                   \
+            {&GPU_INFO(softmax_backward_split_##name), &GPU_INFO(softmax_backward_split_##name##_far)},                \
     }
     static const softmax_kernels f32 = TABLE(f32), f16 = TABLE(f16), bf16 = TABLE(bf16);
     return type == KILN_FLOAT32 ? &f32 : type == KILN_FLOAT16 ? &f16 : &bf16;
@@ -207,7 +209,8 @@ static const gpu_kernel *plan_of(const gpu_device *device, const kiln_softmax_pr
     const bool forward = p->x.type != 0;
     const int32_t type = forward ? p->x.type : p->y.type;
     const gpu_kernel *whole = forward ? online_of(device, p) : backward_of(device, p);
-    const gpu_kernel *split = forward ? kernels_of(type)->split : kernels_of(type)->backward_split;
+    const bool far = p->n * element_size(type) > 1 << 20;
+    const gpu_kernel *split = forward ? kernels_of(type)->split[far] : kernels_of(type)->backward_split[far];
     const bool few =
         !(p->flags & KILN_FLAG_BATCH_INVARIANT) && p->rows < device->units && p->n * element_size(type) > 128 << 10;
     *splits = few || p->n > whole->tile_k ? (int32_t)ceil_divide(p->n, split->tile_k) : 0;
@@ -236,12 +239,11 @@ static kiln_status rows_run(const gpu_device *device, const kiln_softmax_problem
     if (a.splits || a.x.type) /* blocks take pieces, or walk over the rows */
         a.walk = resident(device, kernel);
     if (a.splits) {
-        const int64_t pieces = a.rows * a.splits, blocks = p->max_sms && p->max_sms < a.walk ? p->max_sms : a.walk;
+        const int64_t pieces = a.rows * a.splits;
         char *words = (char *)workspace + SPLIT_WORDS;
         a.ticket = workspace;
         a.partial = (kiln_view){words, KILN_INT64, {a.rows, a.splits, 1, 1}, {a.splits, 1, 0, 0}};
         a.forgotten = (kiln_view){words + 8 * pieces, KILN_INT64, {1, 1, 1, pieces}, {0, 0, 0, 1}};
-        a.patience = a.splits <= 2 * blocks ? 64 : 1; /* a block holds two that are published */
     }
     return launch_rows(device, p, &a, kernel, stream);
 }

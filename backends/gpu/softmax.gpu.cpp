@@ -6,15 +6,21 @@
 #include "softmax_three_pass.gpu.h"
 
 // Chunks of a row that stay on the chip, and chunks ahead of the use. AMD: 64 KB of shared memory; and a copy goes through
-// registers, which wait for it where it is issued, so nothing is gained by issuing it early.
+// registers, which wait for it where it is issued, so nothing is gained by issuing it early. SPLIT: threads and slots of a
+// piece, 64 elements a thread; pieces ahead, and waiting for their rows. FAR, for rows of many blocks: two pieces that wait, for
+// the more blocks have a row the further apart they are.
 #if GPU_WAVE == 32
 #define ON_CHIP(vecs, chunks, ahead) vecs, chunks, ahead
-#define SPLIT                        256, 8
-#define SPLIT_BACKWARD               256, 4
+#define SPLIT(E)                     (int)sizeof(E) == 2 ? 256 : 128, (int)sizeof(E) == 2 ? 8 : 16, 1, 1
+#define SPLIT_FAR                    256, 7, 1, 2
+#define SPLIT_BACKWARD               256, 4, 1, 1
+#define SPLIT_BACKWARD_FAR           256, 3, 1, 2
 #else
-#define SPLIT                        512, 2
-#define SPLIT_BACKWARD               512, 1
 #define ON_CHIP(vecs, chunks, ahead) vecs, (chunks > 3 ? 3 : chunks), 0
+#define SPLIT(E)                     512, 2, 1, 1
+#define SPLIT_FAR                    512, 1, 1, 2
+#define SPLIT_BACKWARD               512, 1, 1, 1
+#define SPLIT_BACKWARD_FAR           256, 1, 1, 2
 #endif
 
 #define SOFTMAX_KERNELS(NAME, E)                                                 \
@@ -27,8 +33,10 @@
     GPU_KERNEL(softmax_online_##NAME##_128, softmax_online<E, 128, ON_CHIP(8, 1, 2)>)     \
     GPU_KERNEL(softmax_online_##NAME##_256, softmax_online<E, 256, ON_CHIP(8, 1, 2)>)     \
     GPU_KERNEL(softmax_online_##NAME##_long, softmax_online<E, 512, ON_CHIP(2, 8, 4)>)    \
-    GPU_KERNEL(softmax_split_##NAME, softmax_split<E, softmax_split_forward, SPLIT>)           \
+    GPU_KERNEL(softmax_split_##NAME, softmax_split<E, softmax_split_forward, SPLIT(E)>)           \
+    GPU_KERNEL(softmax_split_##NAME##_far, softmax_split<E, softmax_split_forward, SPLIT_FAR>)           \
     GPU_KERNEL(softmax_backward_split_##NAME, softmax_split<E, softmax_split_backward, SPLIT_BACKWARD>) \
+    GPU_KERNEL(softmax_backward_split_##NAME##_far, softmax_split<E, softmax_split_backward, SPLIT_BACKWARD_FAR>) \
     GPU_KERNEL(softmax_backward_##NAME##_8, softmax_backward<E, 8, 2>)           \
     GPU_KERNEL(softmax_backward_##NAME##_32, softmax_backward<E, 32, 2>)         \
     GPU_KERNEL(softmax_backward_##NAME##_128, softmax_backward<E, 128, 2>)       \

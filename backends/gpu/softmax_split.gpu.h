@@ -2,9 +2,10 @@
 // softmax, forward (rung `online`) and backward, for rows that one block cannot hold, and for few rows: several blocks share a
 // row, and it still stays on the chip. Against softmax_online and softmax_backward: rows of a few MB are read from memory once.
 //
-// A row is cut into pieces. Blocks take them in order, by a ticket; a block has three at a time in the ring of its shared
-// memory: one on its way, one whose (m, l) or sum it finds out and publishes, one that it writes as soon as all pieces of that row
-// are published. These it joins in one order whoever has published when, so the bits are always the same.
+// A row is cut into pieces. Blocks take them in order, by a ticket; a block has a ring of them in its shared memory: AHEAD on their
+// way, one whose (m, l) or sum it finds out and publishes, HELD that wait until all pieces of their rows are published, of which
+// it writes the oldest. The blocks of a row are at different points of their way; HELD is by how many pieces they may be.
+// What is published is joined in one order whoever has published when, so the bits are always the same.
 //
 // Nothing depends on blocks that do not run yet. A block that has waited in vain for the others of a row (`patience` looks)
 // forgets the piece, which makes room, and goes on. When no ticket is left, whatever it waits for is with a block that runs,
@@ -93,17 +94,17 @@ template <class E> struct softmax_split_backward {
     }
 };
 
-template <class E, template <class> class PASS_, int T, int VECS> struct softmax_split {
+template <class E, template <class> class PASS_, int T, int VECS, int AHEAD, int HELD> struct softmax_split {
     using args = gpu_softmax_args;
     using pass = PASS_<E>;
-    static constexpr int INPUTS = pass::INPUTS, V = softmax_slots<E>::V, RING = 3, WAVES = T / GPU_WAVE, threads = T,
-                         tile_q = 1, tile_k = T * VECS * V; // columns of a piece
+    static constexpr int INPUTS = pass::INPUTS, V = softmax_slots<E>::V, RING = AHEAD + 1 + HELD, WAVES = T / GPU_WAVE,
+                         threads = T, tile_q = 1, tile_k = T * VECS * V; // columns of a piece
     struct shared {
         gpu_array<uint32_t, RING * INPUTS * VECS, T * 4> ring;
         gpu_array<int64_t, 1, 1> ticket;
         gpu_array<float, 2, 2 * WAVES> part;
     };
-    static constexpr int blocks = 220 * 1024 / (int)sizeof(shared);
+    static constexpr int blocks = 228 * 1024 / ((int)sizeof(shared) + 1024); // NVIDIA keeps 1 KB of a block for itself
 
     // What a ticket stands for. Slots lie as in the whole row, so the first piece has the columns before them too, and the last
     // one those after them.
@@ -128,12 +129,8 @@ template <class E, template <class> class PASS_, int T, int VECS> struct softmax
     };
     static GPU_FN piece piece_of(const args &a, int64_t ticket)
     {
-        int64_t row = 0;
-        int split = 0;
-        if (ticket >> 32 == 0) // 64-bit division is a subroutine
-            row = (uint32_t)ticket / (uint32_t)a.splits, split = (int)((uint32_t)ticket % (uint32_t)a.splits);
-        else
-            row = ticket / a.splits, split = (int)(ticket % a.splits);
+        const int64_t row = gpu_divide(ticket, a.splits);
+        const int split = (int)(ticket - row * a.splits);
         const bool any = row < a.rows;
         piece p = {row, any ? split : -1, 0, softmax_known_head<E>(a, row), {}};
 #pragma unroll
@@ -230,7 +227,7 @@ template <class E, template <class> class PASS_, int T, int VECS> struct softmax
         gpu_atomic_store(a.partial, p.row, p.split,
                          (uint64_t) __builtin_bit_cast(uint32_t, me.l) << 32 | __builtin_bit_cast(uint32_t, me.m));
     }
-    // What this thread joins of the words of the piece's row, of which it has loaded `first`; false: some are not there yet.
+    // What this thread joins of the words of the piece's row, of which it has `first`; false: some are not there yet.
     static GPU_FN bool join(const args &a, const piece &p, uint64_t first, softmax_state &all)
     {
         bool there = true;
@@ -322,36 +319,46 @@ template <class E, template <class> class PASS_, int T, int VECS> struct softmax
 
     static GPU_FN void run(const args &a, shared &s, int64_t)
     {
-        piece none = {0, -1, 0, 0, {}};
+        piece none = {0, -1, 0, 0, {}}, ring[RING]; // in the order of their tickets: held, looked at, on their way
 #pragma unroll
         for (int k = 0; k < INPUTS; k++)
             none.x[k] = softmax_row<const E>(pass::input(a, k), 0, false);
+#pragma unroll
+        for (int i = 0; i < RING; i++)
+            ring[i] = none;
         const bool many = a.rows * a.splits > gpu_blocks(); // else one for each block, which is not to take another's
-        piece held = none, now = none, next = none;
+        // A row that all blocks together can hold is waited for; of a longer one only what happens to be there.
+        const int patience = a.splits <= (HELD + 1) * gpu_blocks() ? 64 : 1;
         int64_t forgotten = -1; // the last one, which leads to those before
         bool more = true;       // tickets
-        int slot = 0;           // of `now`; that of `next` follows, then that of `held`
+        int slot = 0, busy = 0; // slot of ring[0], the others follow; pieces in the ring
 #pragma unroll 1
-        while (more || forgotten >= 0 || held.any() || now.any() || next.any()) {
-            const bool takes = more && (many || now.any() || !next.any());
+        while (more || forgotten >= 0 || busy > 0) {
+            const piece &held = ring[0], &now = ring[HELD];
+            const int slot_now = slot + HELD < RING ? slot + HELD : slot + HELD - RING;
+            bool coming = false;
+#pragma unroll
+            for (int i = HELD + 1; i < RING; i++)
+                coming = coming || ring[i].any();
+            const bool takes = more && (many || !coming);
             const bool writes = held.any() && (kiln_view_present(&pass::output(a)) || held.split == 0);
             int64_t ticket = 0;
             if (takes && gpu_thread() == 0)
                 ticket = (int64_t)gpu_atomic_add(a.ticket, (uint64_t)1);
-            gpu_copy_wait_groups<1>();
+            gpu_copy_wait_groups<AHEAD>();
             softmax_state all;
             bool missing = false;
+            uint64_t word = 0; // mine of the row that is waited for
             int look = 0;
 #pragma unroll 1
             do { // all but the words is done at the first look
                 if (look > 0 && gpu_thread() == 0)
                     gpu_pause();
-                uint64_t word = 0;
-                if (writes && gpu_thread() < a.splits)
+                if (writes && word == 0 && gpu_thread() < a.splits)
                     word = gpu_atomic_load(a.partial, held.row, gpu_thread());
                 softmax_state me;
                 if (look == 0 && now.any())
-                    me = state_of(a, s, now, slot);
+                    me = state_of(a, s, now, slot_now);
                 if (look == 0 && gpu_thread() == 0)
                     gpu_store<1>(s.ticket, 0, 0, gpu_vec<int64_t, 1>{ticket});
                 all = softmax_state();
@@ -362,16 +369,15 @@ template <class E, template <class> class PASS_, int T, int VECS> struct softmax
                     missing = gather(s, me, all, missing);
                 if (look == 0 && now.any() && gpu_thread() == 0)
                     publish(a, now, me);
-            } while (missing && ++look < a.patience);
+            } while (missing && ++look < patience);
 
             piece after = none;
             if (takes) {
                 after = piece_of(a, gpu_load<1>(s.ticket, 0, 0)[0]);
                 more = after.any();
             }
-            const int slot_held = slot == 0 ? RING - 1 : slot - 1;
             if (writes && !missing)
-                write(a, s, held, slot_held, all);
+                write(a, s, held, slot, all);
             if (missing) {
                 const int64_t index = held.row * a.splits + held.split;
                 if (gpu_thread() == 0)
@@ -383,8 +389,12 @@ template <class E, template <class> class PASS_, int T, int VECS> struct softmax
                 after = piece_of(a, forgotten);
                 forgotten = gpu_read<int64_t>(a.forgotten, 0, 0, 0, forgotten);
             }
-            fetch(s, after, slot_held);
-            held = now, now = next, next = after;
+            fetch(s, after, slot);
+            busy += (int)after.any() - (int)held.any();
+#pragma unroll
+            for (int i = 0; i < RING - 1; i++)
+                ring[i] = ring[i + 1];
+            ring[RING - 1] = after;
             slot = slot == RING - 1 ? 0 : slot + 1;
         }
         gpu_copy_wait_groups<0>();
