@@ -6,8 +6,12 @@ option(KILN_BUILD_PROGRAM "Build the kiln program (needs jansson)" ${PROJECT_IS_
 option(KILN_BUILD_TESTS "Build the tests (needs Check)" ${PROJECT_IS_TOP_LEVEL})
 option(KILN_INSTALL "Make install rules" ${PROJECT_IS_TOP_LEVEL})
 option(KILN_WERROR "Treat warnings as errors" OFF)
+option(KILN_AMX_EMULATE "Tests only: the tile kernels run on any processor with AVX-512, very slowly" OFF)
 option(KILN_BUILD_FUZZERS "Build the libFuzzer targets of tests/fuzz, everything with their sanitizers (needs clang)" OFF)
 set(KILN_SANITIZE "" CACHE STRING "Sanitizers for everything, for example address,undefined or thread")
+if(KILN_AMX_EMULATE)
+    add_compile_definitions(KILN_AMX_EMULATE) # the library and the tests that use tiles themselves
+endif()
 if(KILN_BUILD_FUZZERS)
     if(NOT CMAKE_C_COMPILER_ID STREQUAL "Clang")
         message(FATAL_ERROR "KILN_BUILD_FUZZERS=ON, but the compiler is ${CMAKE_C_COMPILER_ID}; libFuzzer comes with clang. "

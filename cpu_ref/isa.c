@@ -22,7 +22,12 @@ static const char *const level_name[] = {"portable", "neon", "avx2", "avx512", "
 
 #include <cpuid.h>
 
-#ifdef __linux__
+#ifdef KILN_AMX_EMULATE
+static bool may_use_tiles(void)
+{
+    return true;
+}
+#elif defined(__linux__)
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -69,6 +74,10 @@ static enum level machine_level(void)
         return PORTABLE;
     if ((saved & zmm_state) != zmm_state || (ebx & avx512) != avx512)
         return AVX2;
+#ifdef KILN_AMX_EMULATE
+    saved |= tile_state;
+    edx |= amx;
+#endif
     return (saved & tile_state) == tile_state && (edx & amx) == amx ? AMX : AVX512;
 }
 

@@ -21,6 +21,10 @@
 /* Unit roundoff of what is summed in tiles: the bound's for matrix units. */
 #define AMX_UNIT 0x1p-23
 
+#ifdef KILN_AMX_EMULATE
+#include "simd_amx_emulated.h"
+#else
+
 /* `t`: a literal 0...7. `stride`: bytes from row to row. */
 #define AMX_ZERO(t) __asm__ __volatile__("tilezero %%tmm" #t : : : "memory")
 #define AMX_LOAD(t, p, stride)                                                                                         \
@@ -55,6 +59,8 @@ VF_INLINE void amx_leave(amx_config saved)
     else
         __asm__ __volatile__("tilerelease");
 }
+
+#endif
 
 /*
  * exp2, x <= 8, under amx_flush(true): vreduceps gives x - floor(x), vscalefps floors its exponent itself, so there is

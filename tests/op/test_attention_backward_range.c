@@ -125,7 +125,7 @@ START_TEST(hidden_leave_no_trace)
 }
 END_TEST
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__) && defined(__linux__) && !defined(KILN_AMX_EMULATE)
 /* A caller in the middle of its own tile work. */
 START_TEST(tile_configuration)
 {
@@ -157,7 +157,7 @@ static Suite *suite(void)
     tcase_add_loop_test(t, range, 0, 2 * RANGE_DATA * 4);
     t = test_tcase(s, "hidden");
     tcase_add_loop_test(t, hidden_leave_no_trace, 0, 2);
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__) && defined(__linux__) && !defined(KILN_AMX_EMULATE)
     t = test_tcase(s, "tiles");
     tcase_add_test(t, tile_configuration);
 #endif

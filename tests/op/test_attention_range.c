@@ -142,7 +142,7 @@ START_TEST(all_scores_lowest)
 }
 END_TEST
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__) && defined(__linux__) && !defined(KILN_AMX_EMULATE)
 /* A caller in the middle of its own tile work. */
 START_TEST(tile_configuration)
 {
@@ -175,7 +175,7 @@ static Suite *suite(void)
     tcase_add_loop_test(t, hidden_leave_no_trace, 0, TEST_ATTENTION_ALGORITHMS);
     t = test_tcase(s, "lowest");
     tcase_add_loop_test(t, all_scores_lowest, 0, 4 * TEST_ATTENTION_ALGORITHMS);
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__) && defined(__linux__) && !defined(KILN_AMX_EMULATE)
     t = test_tcase(s, "tiles");
     tcase_add_test(t, tile_configuration);
 #endif
