@@ -59,6 +59,53 @@ VF_INLINE void amx_block_product(const uint16_t *a, const void *b)
     AMX_PRODUCT(3, 5, 7);
 }
 
+/* Where the operands of four products lie: two tiles each, one after the other. */
+typedef struct amx_group {
+    const uint16_t *a; /* NULL: there are none */
+    const char *b;
+} amx_group;
+
+/* The four products of `now`, and a tile load before each of them whose tile a later product needs: the second B tile and
+ * the second A tile of `now`, then the first ones of `next`. Every load goes to a tile that the product before has done with,
+ * none waits for its own product, and there are never two in a row. The first tiles of `now` are loaded already: A in tile 4,
+ * and in tile 6 + `turned` the B tile of that number, with which this group begins. The group after it is turned the other
+ * way round. */
+VF_INLINE void amx_group_products(const bool turned, const amx_group now, const amx_group next)
+{
+    if (!turned) {
+        AMX_LOAD(7, now.b + 1024, 64);
+        AMX_PRODUCT(0, 4, 6);
+        AMX_LOAD(5, now.a + 512, 64);
+        AMX_PRODUCT(1, 4, 7);
+        if (next.a)
+            AMX_LOAD(4, next.a, 64);
+        AMX_PRODUCT(3, 5, 7);
+        if (next.a)
+            AMX_LOAD(7, next.b + 1024, 64);
+        AMX_PRODUCT(2, 5, 6);
+    } else {
+        AMX_LOAD(6, now.b, 64);
+        AMX_PRODUCT(1, 4, 7);
+        AMX_LOAD(5, now.a + 512, 64);
+        AMX_PRODUCT(0, 4, 6);
+        if (next.a)
+            AMX_LOAD(4, next.a, 64);
+        AMX_PRODUCT(2, 5, 6);
+        if (next.a)
+            AMX_LOAD(6, next.b, 64);
+        AMX_PRODUCT(3, 5, 7);
+    }
+}
+
+/* Loads what the first group, which is not turned, expects. */
+VF_INLINE void amx_group_first(const amx_group first)
+{
+    if (first.a) {
+        AMX_LOAD(4, first.a, 64);
+        AMX_LOAD(6, first.b, 64);
+    }
+}
+
 VF_INLINE void amx_block_zero(void)
 {
     AMX_ZERO(0);
@@ -212,6 +259,19 @@ typedef struct amx_slot {
     bool fresh; /* O is garbage and counts as 0 */
 } amx_slot;
 
+/* Operands of a slot's products: those of the scores, step by step, then those of the values. */
+VF_INLINE amx_group amx_slot_scores_group(const amx_slot *x, int64_t step)
+{
+    return (amx_group){x->k + step * 1024, (const char *)(x->q + step * 1024)};
+}
+
+VF_INLINE amx_group amx_slot_values_group(const amx_slot *x, int64_t column, int64_t unit)
+{
+    if (column == x->column_end || x->unit == x->unit_end)
+        return (amx_group){NULL, NULL};
+    return (amx_group){x->v + (column * AMX_UNITS + unit) * 1024, (const char *)(x->p_last + unit * 512)};
+}
+
 /* (A copy of `x`: nothing that has an address stays in a register across the assembly.) */
 VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
 {
@@ -219,13 +279,18 @@ VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
     const int64_t quads = y.s_now ? AMX_QUADS : 0;
     const int64_t groups = steps + (y.column_end - y.column) * (y.unit_end - y.unit);
     int64_t due = 0, quad = 0; /* quads are dealt evenly to the groups of 4 products */
+    bool turned = false;
     amx_softmax softmax = {.c = vf_zero()};
     if (quads)
         softmax = amx_softmax_begin(y.m, c);
+    amx_group now = steps > 0 ? amx_slot_scores_group(&y, 0) : amx_slot_values_group(&y, y.column, y.unit);
+    amx_group_first(now);
     if (steps > 0) {
         amx_block_zero();
-        for (int64_t i = 0; i < steps; i++) {
-            amx_block_product(y.k + i * 1024, y.q + i * 1024);
+        for (int64_t i = 1; i <= steps; i++, turned = !turned) {
+            amx_group next = i < steps ? amx_slot_scores_group(&y, i) : amx_slot_values_group(&y, y.column, y.unit);
+            amx_group_products(turned, now, next);
+            now = next;
             for (due += quads; due >= groups; due -= groups)
                 amx_exp_quad(y.s_now, y.p_now, quad++, &softmax);
         }
@@ -237,8 +302,11 @@ VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
             amx_block_zero();
         else
             amx_block_load(o);
-        for (int64_t u = y.unit; u < y.unit_end; u++) {
-            amx_block_product(y.v + (i * AMX_UNITS + u) * 1024, y.p_last + u * 512);
+        for (int64_t u = y.unit + 1; u <= y.unit_end; u++, turned = !turned) {
+            amx_group next =
+                u < y.unit_end ? amx_slot_values_group(&y, i, u) : amx_slot_values_group(&y, i + 1, y.unit);
+            amx_group_products(turned, now, next);
+            now = next;
             for (due += quads; due >= groups; due -= groups)
                 amx_exp_quad(y.s_now, y.p_now, quad++, &softmax);
         }
