@@ -30,7 +30,7 @@
  * largest value that tiles see (2^94, attention_amx_pack.inc.h) are finite. */
 #define AMX_SUM 0x1p15f
 
-enum { AMX_QUADS = 8 }; /* vector work of a unit is dealt in pieces of 4 keys */
+enum { AMX_PIECES = 16 }; /* vector work of a unit is dealt in pieces of 2 keys */
 
 /* One tile of queries. m is in powers of two: a score times c that the lane saw, -inf if none. */
 typedef struct amx_state {
@@ -57,53 +57,6 @@ VF_INLINE void amx_block_product(const uint16_t *a, const void *b)
     AMX_PRODUCT(1, 4, 7);
     AMX_PRODUCT(2, 5, 6);
     AMX_PRODUCT(3, 5, 7);
-}
-
-/* Where the operands of four products lie: two tiles each, one after the other. */
-typedef struct amx_group {
-    const uint16_t *a; /* NULL: there are none */
-    const char *b;
-} amx_group;
-
-/* The four products of `now`, and a tile load before each of them whose tile a later product needs: the second B tile and
- * the second A tile of `now`, then the first ones of `next`. Every load goes to a tile that the product before has done with,
- * none waits for its own product, and there are never two in a row. The first tiles of `now` are loaded already: A in tile 4,
- * and in tile 6 + `turned` the B tile of that number, with which this group begins. The group after it is turned the other
- * way round. */
-VF_INLINE void amx_group_products(const bool turned, const amx_group now, const amx_group next)
-{
-    if (!turned) {
-        AMX_LOAD(7, now.b + 1024, 64);
-        AMX_PRODUCT(0, 4, 6);
-        AMX_LOAD(5, now.a + 512, 64);
-        AMX_PRODUCT(1, 4, 7);
-        if (next.a)
-            AMX_LOAD(4, next.a, 64);
-        AMX_PRODUCT(3, 5, 7);
-        if (next.a)
-            AMX_LOAD(7, next.b + 1024, 64);
-        AMX_PRODUCT(2, 5, 6);
-    } else {
-        AMX_LOAD(6, now.b, 64);
-        AMX_PRODUCT(1, 4, 7);
-        AMX_LOAD(5, now.a + 512, 64);
-        AMX_PRODUCT(0, 4, 6);
-        if (next.a)
-            AMX_LOAD(4, next.a, 64);
-        AMX_PRODUCT(2, 5, 6);
-        if (next.a)
-            AMX_LOAD(6, next.b, 64);
-        AMX_PRODUCT(3, 5, 7);
-    }
-}
-
-/* Loads what the first group, which is not turned, expects. */
-VF_INLINE void amx_group_first(const amx_group first)
-{
-    if (first.a) {
-        AMX_LOAD(4, first.a, 64);
-        AMX_LOAD(6, first.b, 64);
-    }
 }
 
 VF_INLINE void amx_block_zero(void)
@@ -137,25 +90,29 @@ VF_INLINE void amx_block_store(float *c)
  */
 #define AMX_WEIGHT_ERROR 3.2e-6
 
-VF_INLINE vf amx_weight(vf x)
+static const float amx_weight_terms[] = {1.0f, 0x1.62d6c6p-1f, 0x1.ee2450p-3f, 0x1.abf868p-5f, 0x1.b7f73p-7f};
+
+VF_INLINE vf amx_weight(vf x, const vf *terms)
 {
     vf f = _mm512_reduce_ps(x, 0x09); /* x - floor(x) */
-    vf p = vf_set1(0x1.b7f73p-7f);
-    p = vf_fma(p, f, vf_set1(0x1.abf868p-5f));
-    p = vf_fma(p, f, vf_set1(0x1.ee2450p-3f));
-    p = vf_fma(p, f, vf_set1(0x1.62d6c6p-1f));
-    p = vf_fma(p, f, vf_set1(1.0f));
+    vf p = terms[4];
+    UNROLL for (int i = 3; i >= 0; i--) p = vf_fma(p, f, terms[i]);
     return _mm512_scalef_ps(p, x);
 }
 
 /* Softmax of a unit: what it keeps in registers. `sum` is the unit's own. */
 typedef struct amx_softmax {
-    vf c, minus_m[2], sum[2];
+    vf c, minus_m[2], sum[2], terms[5];
 } amx_softmax;
 
 VF_INLINE amx_softmax amx_softmax_begin(const float *m, float c)
 {
     amx_softmax x = {.c = vf_set1(c), .sum = {vf_zero(), vf_zero()}};
+    UNROLL for (int i = 0; i < 5; i++)
+    {
+        x.terms[i] = vf_set1(amx_weight_terms[i]);
+        __asm__ __volatile__("" : "+v"(x.terms[i])); /* gcc 12 would load them again for every piece */
+    }
     UNROLL for (int half = 0; half < 2; half++)
     {
         vf top = vf_load(m + 16 * half);
@@ -165,26 +122,97 @@ VF_INLINE amx_softmax amx_softmax_begin(const float *m, float c)
 }
 
 /*
- * Piece `quad` of a unit: 4 keys. Rounding to bf16 is to nearest, ties away: one addition. (A NaN survives it: NaNs that
+ * Piece `piece` of a unit: 2 keys. Rounding to bf16 is to nearest, ties away: one addition. (A NaN survives it: NaNs that
  * come of bf16 numbers and of arithmetic have zeros below.) The byte shift does what a shift by 16 would, on the port that
  * is idle here; what it brings in from the neighbour is blended away. The empty assembly pins the sum: gcc 12 would delay
  * all sums of an unrolled loop and spill every weight.
  */
-VF_INLINE void amx_exp_quad(const float *s, uint32_t *p, int64_t quad, amx_softmax *x)
+VF_INLINE void amx_exp_piece(const float *s, uint32_t *p, uint64_t piece, amx_softmax *x)
 {
     const __m512i half_ulp = _mm512_set1_epi32(0x8000);
-    s += amx_at(4 * quad, 0);
-    p += 32 * quad;
-    UNROLL for (int i = 0; i < 2; i++) UNROLL for (int half = 0; half < 2; half++)
+    s += piece / 8 * 512 + piece % 8 * 32; /* amx_at(2 * piece, 0), without a division */
+    p += 16 * piece;
+    UNROLL for (int half = 0; half < 2; half++)
     {
-        const float *from = s + 256 * half + 32 * i;
-        vf even = amx_weight(vf_fma(vf_load(from), x->c, x->minus_m[half]));
-        vf odd = amx_weight(vf_fma(vf_load(from + 16), x->c, x->minus_m[half]));
+        vf even = amx_weight(vf_fma(vf_load(s + 256 * half), x->c, x->minus_m[half]), x->terms);
+        vf odd = amx_weight(vf_fma(vf_load(s + 256 * half + 16), x->c, x->minus_m[half]), x->terms);
         x->sum[half] = vf_add(x->sum[half], vf_add(even, odd));
         __asm__ __volatile__("" : "+v"(x->sum[half]));
         __m512i low = _mm512_bsrli_epi128(_mm512_add_epi32(_mm512_castps_si512(even), half_ulp), 2);
         __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half_ulp);
-        _mm512_storeu_si512(p + 256 * half + 16 * i, _mm512_mask_blend_epi16(0xaaaaaaaau, low, high));
+        _mm512_storeu_si512(p + 256 * half, _mm512_mask_blend_epi16(0xaaaaaaaau, low, high));
+    }
+}
+
+/* The pieces of a slot's softmax, dealt evenly to its products. */
+typedef struct amx_dealer {
+    const float *s;
+    uint32_t *p;
+    int64_t pieces, products; /* in all */
+    int64_t due;              /* >= products: another piece */
+    uint64_t piece;           /* the next one */
+    amx_softmax softmax;
+} amx_dealer;
+
+/* Comes after each product. */
+VF_INLINE void amx_deal(amx_dealer *x)
+{
+    for (x->due += x->pieces; x->due >= x->products; x->due -= x->products)
+        amx_exp_piece(x->s, x->p, x->piece++, &x->softmax);
+}
+
+/* Where the operands of four products lie: two tiles each, one after the other. */
+typedef struct amx_group {
+    const uint16_t *a; /* NULL: there are none */
+    const char *b;
+} amx_group;
+
+/* The four products of `now`, a share of the vector `work` after each, and before it the load of a tile that a later product
+ * needs: the second B tile and the second A tile of `now`, then the first ones of `next`. Every load goes to a tile that the
+ * product before has done with, none waits for its own product, and there are never two in a row. The first tiles of `now`
+ * are loaded already: A in tile 4, and in tile 6 + `turned` the B tile of that number, with which this group begins. The
+ * group after it is turned the other way round. */
+VF_INLINE void amx_group_products(const bool turned, const amx_group now, const amx_group next, amx_dealer *work)
+{
+    if (!turned) {
+        AMX_LOAD(7, now.b + 1024, 64);
+        AMX_PRODUCT(0, 4, 6);
+        amx_deal(work);
+        AMX_LOAD(5, now.a + 512, 64);
+        AMX_PRODUCT(1, 4, 7);
+        amx_deal(work);
+        if (next.a)
+            AMX_LOAD(4, next.a, 64);
+        AMX_PRODUCT(3, 5, 7);
+        amx_deal(work);
+        if (next.a)
+            AMX_LOAD(7, next.b + 1024, 64);
+        AMX_PRODUCT(2, 5, 6);
+        amx_deal(work);
+    } else {
+        AMX_LOAD(6, now.b, 64);
+        AMX_PRODUCT(1, 4, 7);
+        amx_deal(work);
+        AMX_LOAD(5, now.a + 512, 64);
+        AMX_PRODUCT(0, 4, 6);
+        amx_deal(work);
+        if (next.a)
+            AMX_LOAD(4, next.a, 64);
+        AMX_PRODUCT(2, 5, 6);
+        amx_deal(work);
+        if (next.a)
+            AMX_LOAD(6, next.b, 64);
+        AMX_PRODUCT(3, 5, 7);
+        amx_deal(work);
+    }
+}
+
+/* Loads what the first group, which is not turned, expects. */
+VF_INLINE void amx_group_first(const amx_group first)
+{
+    if (first.a) {
+        AMX_LOAD(4, first.a, 64);
+        AMX_LOAD(6, first.b, 64);
     }
 }
 
@@ -276,23 +304,20 @@ VF_INLINE amx_group amx_slot_values_group(const amx_slot *x, int64_t column, int
 VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
 {
     const amx_slot y = *x;
-    const int64_t quads = y.s_now ? AMX_QUADS : 0;
     const int64_t groups = steps + (y.column_end - y.column) * (y.unit_end - y.unit);
-    int64_t due = 0, quad = 0; /* quads are dealt evenly to the groups of 4 products */
+    amx_dealer work = {.s = y.s_now, .p = y.p_now, .pieces = y.s_now ? AMX_PIECES : 0, .products = 4 * groups};
     bool turned = false;
-    amx_softmax softmax = {.c = vf_zero()};
-    if (quads)
-        softmax = amx_softmax_begin(y.m, c);
+    work.softmax = (amx_softmax){.c = vf_zero()};
+    if (work.pieces)
+        work.softmax = amx_softmax_begin(y.m, c);
     amx_group now = steps > 0 ? amx_slot_scores_group(&y, 0) : amx_slot_values_group(&y, y.column, y.unit);
     amx_group_first(now);
     if (steps > 0) {
         amx_block_zero();
         for (int64_t i = 1; i <= steps; i++, turned = !turned) {
             amx_group next = i < steps ? amx_slot_scores_group(&y, i) : amx_slot_values_group(&y, y.column, y.unit);
-            amx_group_products(turned, now, next);
+            amx_group_products(turned, now, next, &work);
             now = next;
-            for (due += quads; due >= groups; due -= groups)
-                amx_exp_quad(y.s_now, y.p_now, quad++, &softmax);
         }
         amx_block_store(y.s_next);
     }
@@ -305,17 +330,15 @@ VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
         for (int64_t u = y.unit + 1; u <= y.unit_end; u++, turned = !turned) {
             amx_group next =
                 u < y.unit_end ? amx_slot_values_group(&y, i, u) : amx_slot_values_group(&y, i + 1, y.unit);
-            amx_group_products(turned, now, next);
+            amx_group_products(turned, now, next, &work);
             now = next;
-            for (due += quads; due >= groups; due -= groups)
-                amx_exp_quad(y.s_now, y.p_now, quad++, &softmax);
         }
         amx_block_store(o);
     }
-    while (quad < quads)
-        amx_exp_quad(y.s_now, y.p_now, quad++, &softmax);
-    for (int half = 0; quads && half < 2; half++)
-        vf_store(y.sum + 16 * half, vf_add(vf_load(y.sum + 16 * half), softmax.sum[half]));
+    while ((int64_t)work.piece < work.pieces)
+        amx_exp_piece(work.s, work.p, work.piece++, &work.softmax);
+    for (int half = 0; work.pieces && half < 2; half++)
+        vf_store(y.sum + 16 * half, vf_add(vf_load(y.sum + 16 * half), work.softmax.sum[half]));
 }
 
 #define AMX_NOINLINE static __attribute__((noinline))

@@ -49,7 +49,7 @@ VF_INLINE __mmask16 amx_weights_seen(const amx_weights *x, int key, int half)
     return x->keys >> key & 1 ? see : 0;
 }
 
-/* Keys 2·i and 2·i + 1 of an item. Rounding is one addition, as in amx_exp_quad(). */
+/* Keys 2·i and 2·i + 1 of an item. Rounding is one addition, as in amx_exp_piece(). */
 VF_INLINE void amx_weights_pair(const bool masked, int i, const amx_weights *x, const amx_weight_lanes *lanes)
 {
     const __m512i half_ulp = _mm512_set1_epi32(0x8000);

@@ -281,7 +281,7 @@ VF_INLINE vf amx_tile_column(const amx_tile *t, int64_t column, int half, vf fac
 }
 
 /* Writes them as o. bf16 is made before columns become rows, two columns a word: NaNs have zeros below there (see
- * amx_exp_quad()), so that rounding keeps them. */
+ * amx_exp_piece()), so that rounding keeps them. */
 VF_INLINE void amx_tile_store(const amx_task *task, const amx_tile *t, int half, vf factor, vm seen)
 {
     const kiln_attention_problem *p = task->f->call.p;
