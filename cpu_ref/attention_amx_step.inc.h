@@ -167,43 +167,60 @@ typedef struct amx_group {
     const char *b;
 } amx_group;
 
-/* The four products of `now`, a share of the vector `work` after each, and before it the load of a tile that a later product
+/* Accumulators change over to another block: what they hold goes to `done` (NULL: nowhere), they begin with `begin` (NULL:
+ * with 0). */
+typedef struct amx_change {
+    float *done;
+    const float *begin;
+} amx_change;
+
+/* Accumulator `t` does, a literal 0...3. x NULL: it does not. */
+#define AMX_CHANGE(t, x)                                                                                               \
+    do {                                                                                                               \
+        if ((x) && (x)->done)                                                                                          \
+            AMX_STORE(t, (x)->done + 256 * (t), 64);                                                                   \
+        if ((x) && (x)->begin)                                                                                         \
+            AMX_LOAD(t, (x)->begin + 256 * (t), 64);                                                                   \
+        else if (x)                                                                                                    \
+            AMX_ZERO(t);                                                                                               \
+    } while (0)
+
+/*
+ * The four products of `now`, a share of the vector `work` after each, and before it the load of a tile that a later product
  * needs: the second B tile and the second A tile of `now`, then the first ones of `next`. Every load goes to a tile that the
  * product before has done with, none waits for its own product, and there are never two in a row. The first tiles of `now`
  * are loaded already: A in tile 4, and in tile 6 + `turned` the B tile of that number, with which this group begins. The
- * group after it is turned the other way round. */
-VF_INLINE void amx_group_products(const bool turned, const amx_group now, const amx_group next, amx_dealer *work)
+ * group after it is turned the other way round. Where a block begins (`change` is not NULL) each accumulator changes over
+ * one product before its own, so that the stores run beside products.
+ * `b`, `c`, `d`: tiles of B, of accumulators of the first A tile, and of the second one; 1 comes first, 2 second.
+ */
+#define AMX_GROUP(b1, b2, c1, c2, d1, d2)                                                                              \
+    AMX_CHANGE(c1, change);                                                                                            \
+    AMX_CHANGE(c2, change);                                                                                            \
+    AMX_LOAD(b2, now.b + ((b2)-6) * 1024, 64);                                                                         \
+    AMX_PRODUCT(c1, 4, b1);                                                                                            \
+    amx_deal(work);                                                                                                    \
+    AMX_CHANGE(d2, change);                                                                                            \
+    AMX_LOAD(5, now.a + 512, 64);                                                                                      \
+    AMX_PRODUCT(c2, 4, b2);                                                                                            \
+    amx_deal(work);                                                                                                    \
+    AMX_CHANGE(d1, change);                                                                                            \
+    if (next.a)                                                                                                        \
+        AMX_LOAD(4, next.a, 64);                                                                                       \
+    AMX_PRODUCT(d2, 5, b2);                                                                                            \
+    amx_deal(work);                                                                                                    \
+    if (next.a)                                                                                                        \
+        AMX_LOAD(b2, next.b + ((b2)-6) * 1024, 64);                                                                    \
+    AMX_PRODUCT(d1, 5, b1);                                                                                            \
+    amx_deal(work)
+
+VF_INLINE void amx_group_products(const bool turned, const amx_group now, const amx_group next,
+                                  const amx_change *change, amx_dealer *work)
 {
     if (!turned) {
-        AMX_LOAD(7, now.b + 1024, 64);
-        AMX_PRODUCT(0, 4, 6);
-        amx_deal(work);
-        AMX_LOAD(5, now.a + 512, 64);
-        AMX_PRODUCT(1, 4, 7);
-        amx_deal(work);
-        if (next.a)
-            AMX_LOAD(4, next.a, 64);
-        AMX_PRODUCT(3, 5, 7);
-        amx_deal(work);
-        if (next.a)
-            AMX_LOAD(7, next.b + 1024, 64);
-        AMX_PRODUCT(2, 5, 6);
-        amx_deal(work);
+        AMX_GROUP(6, 7, 0, 1, 2, 3);
     } else {
-        AMX_LOAD(6, now.b, 64);
-        AMX_PRODUCT(1, 4, 7);
-        amx_deal(work);
-        AMX_LOAD(5, now.a + 512, 64);
-        AMX_PRODUCT(0, 4, 6);
-        amx_deal(work);
-        if (next.a)
-            AMX_LOAD(4, next.a, 64);
-        AMX_PRODUCT(2, 5, 6);
-        amx_deal(work);
-        if (next.a)
-            AMX_LOAD(6, next.b, 64);
-        AMX_PRODUCT(3, 5, 7);
-        amx_deal(work);
+        AMX_GROUP(7, 6, 1, 0, 3, 2);
     }
 }
 
@@ -312,29 +329,29 @@ VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
         work.softmax = amx_softmax_begin(y.m, c);
     amx_group now = steps > 0 ? amx_slot_scores_group(&y, 0) : amx_slot_values_group(&y, y.column, y.unit);
     amx_group_first(now);
+    amx_change change = {NULL, NULL};
     if (steps > 0) {
         amx_block_zero();
         for (int64_t i = 1; i <= steps; i++, turned = !turned) {
             amx_group next = i < steps ? amx_slot_scores_group(&y, i) : amx_slot_values_group(&y, y.column, y.unit);
-            amx_group_products(turned, now, next, &work);
+            amx_group_products(turned, now, next, NULL, &work);
             now = next;
         }
-        amx_block_store(y.s_next);
+        change.done = y.s_next;
     }
     for (int64_t i = y.column; i < y.column_end; i++) {
         float *o = y.o + i * 32 * AMX_LANES;
-        if (y.fresh)
-            amx_block_zero();
-        else
-            amx_block_load(o);
-        for (int64_t u = y.unit + 1; u <= y.unit_end; u++, turned = !turned) {
+        change.begin = y.fresh ? NULL : o;
+        for (int64_t u = y.unit; u < y.unit_end; u++, turned = !turned) {
             amx_group next =
-                u < y.unit_end ? amx_slot_values_group(&y, i, u) : amx_slot_values_group(&y, i + 1, y.unit);
-            amx_group_products(turned, now, next, &work);
+                u + 1 < y.unit_end ? amx_slot_values_group(&y, i, u + 1) : amx_slot_values_group(&y, i + 1, y.unit);
+            amx_group_products(turned, now, next, u == y.unit ? &change : NULL, &work);
             now = next;
         }
-        amx_block_store(o);
+        change.done = o;
     }
+    if (change.done)
+        amx_block_store(change.done);
     while ((int64_t)work.piece < work.pieces)
         amx_exp_piece(work.s, work.p, work.piece++, &work.softmax);
     for (int half = 0; work.pieces && half < 2; half++)
