@@ -302,7 +302,25 @@ typedef struct amx_slot {
     float *o;
     int64_t column, column_end, unit, unit_end;
     bool fresh; /* O is garbage and counts as 0 */
+    /* two streams wanted in the second-level cache soon: a line of each a group */
+    const char *ahead[2];
+    int64_t ahead_lines;
 } amx_slot;
+
+/* Groups of four products: of the scores, `steps` of k, and of the values. */
+static int64_t amx_slot_groups(int64_t steps, const amx_slot *x)
+{
+    return steps + (x->column_end - x->column) * (x->unit_end - x->unit);
+}
+
+VF_INLINE void amx_slot_ahead(const amx_slot *x, int64_t *line)
+{
+    if (*line < x->ahead_lines) {
+        __builtin_prefetch(x->ahead[0] + *line * 64, 0, 2);
+        __builtin_prefetch(x->ahead[1] + *line * 64, 0, 2);
+        ++*line;
+    }
+}
 
 /* Operands of a slot's products: those of the scores, step by step, then those of the values. */
 VF_INLINE amx_group amx_slot_scores_group(const amx_slot *x, int64_t step)
@@ -321,8 +339,9 @@ VF_INLINE amx_group amx_slot_values_group(const amx_slot *x, int64_t column, int
 VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
 {
     const amx_slot y = *x;
-    const int64_t groups = steps + (y.column_end - y.column) * (y.unit_end - y.unit);
-    amx_dealer work = {.s = y.s_now, .p = y.p_now, .pieces = y.s_now ? AMX_PIECES : 0, .products = 4 * groups};
+    amx_dealer work = {.s = y.s_now, .p = y.p_now, .pieces = y.s_now ? AMX_PIECES : 0};
+    int64_t line = 0;
+    work.products = 4 * amx_slot_groups(steps, &y);
     bool turned = false;
     work.softmax = (amx_softmax){.c = vf_zero()};
     if (work.pieces)
@@ -334,6 +353,7 @@ VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
         amx_block_zero();
         for (int64_t i = 1; i <= steps; i++, turned = !turned) {
             amx_group next = i < steps ? amx_slot_scores_group(&y, i) : amx_slot_values_group(&y, y.column, y.unit);
+            amx_slot_ahead(&y, &line);
             amx_group_products(turned, now, next, NULL, &work);
             now = next;
         }
@@ -345,6 +365,7 @@ VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
         for (int64_t u = y.unit; u < y.unit_end; u++, turned = !turned) {
             amx_group next =
                 u + 1 < y.unit_end ? amx_slot_values_group(&y, i, u + 1) : amx_slot_values_group(&y, i + 1, y.unit);
+            amx_slot_ahead(&y, &line);
             amx_group_products(turned, now, next, u == y.unit ? &change : NULL, &work);
             now = next;
         }

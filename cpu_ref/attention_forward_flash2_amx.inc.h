@@ -206,7 +206,8 @@ typedef struct amx_task {
     bool *packed;                    /* of the KV head, if the task is its owner; else NULL */
     int64_t unpacked;                /* first block that the owner has yet to pack */
     amx_ahead q_ahead, o_ahead;
-    bool again; /* see tile_end() */
+    int64_t ahead_super, ahead_line; /* packed keys: super-block, and how many lines of it were prefetched */
+    bool again;                      /* see tile_end() */
 } amx_task;
 
 static const uint16_t *amx_unit_keys(const amx_task *task, const amx_item *item, int64_t unit)
@@ -499,6 +500,29 @@ static void amx_slot_values(const amx_task *task, const amx_item *item, int64_t 
     slot->fresh = item->tile->fresh;
 }
 
+/* A share of the packed keys of the next super-block, which the first tile would wait for: they come from a cache that all
+ * share, or from memory. A line of each a group is all of them where a task has AMX_TILES tiles
+ * and d is d_v. */
+static void amx_slot_keys_ahead(amx_task *task, int64_t steps, amx_slot *slot)
+{
+    const amx_call *f = task->f;
+    const int64_t super = task->super + AMX_SUPER;
+    if (task->packed != NULL || super >= task->end)
+        return;
+    if (task->ahead_super != super) {
+        task->ahead_super = super;
+        task->ahead_line = 0;
+    }
+    const int64_t blocks = task->end - super < AMX_SUPER ? task->end - super : AMX_SUPER;
+    const int64_t lines = blocks * AMX_BLOCK * (f->steps_k < f->steps_v ? f->steps_k : f->steps_v);
+    const int64_t left = lines - task->ahead_line, groups = amx_slot_groups(steps, slot);
+    const int64_t key = (task->first + super) * AMX_BLOCK;
+    slot->ahead[0] = (const char *)(f->k + key * f->steps_k * 32) + task->ahead_line * 64;
+    slot->ahead[1] = (const char *)(f->v + key * f->steps_v * 32) + task->ahead_line * 64;
+    slot->ahead_lines = left < groups ? left : groups;
+    task->ahead_line += slot->ahead_lines;
+}
+
 /* Scores or softmax of a unit by themselves. */
 static void amx_unit_scores(const amx_task *task, const amx_item *item, int64_t unit, float *s)
 {
@@ -588,6 +612,7 @@ static void amx_task_items(amx_task *task)
             if (last.tile)
                 amx_slot_values(task, &last, unit - now.unit, now.end - now.unit, w->p[!p], &slot);
             amx_slot_softmax(task, &now, unit, w->s[s], w->p[p], &slot);
+            amx_slot_keys_ahead(task, scores ? f->steps_k : 0, &slot);
             amx_slot_start(scores ? f->steps_k : 0, &slot, f->c);
             if (scores)
                 amx_unit_modify(task, following, following_unit, w->s[!s]);
