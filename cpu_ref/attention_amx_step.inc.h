@@ -301,7 +301,8 @@ typedef struct amx_slot {
     const uint32_t *p_last;
     float *o;
     int64_t column, column_end, unit, unit_end;
-    bool fresh; /* O is garbage and counts as 0 */
+    bool fresh;  /* O is garbage and counts as 0 */
+    float *held; /* where the accumulators belong that the slot before left; NULL: nowhere */
     /* two streams wanted in the second-level cache soon: a line of each a group */
     const char *ahead[2];
     int64_t ahead_lines;
@@ -335,8 +336,9 @@ VF_INLINE amx_group amx_slot_values_group(const amx_slot *x, int64_t column, int
     return (amx_group){x->v + (column * AMX_UNITS + unit) * 1024, (const char *)(x->p_last + unit * 512)};
 }
 
-/* (A copy of `x`: nothing that has an address stays in a register across the assembly.) */
-VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
+/* Returns where the accumulators belong that the next slot is to store, beside its first products: a part of O, or NULL. (A
+ * copy of `x`: nothing that has an address stays in a register across the assembly.) */
+VF_INLINE float *amx_slot_run(const int64_t steps, const amx_slot *x, float c)
 {
     const amx_slot y = *x;
     amx_dealer work = {.s = y.s_now, .p = y.p_now, .pieces = y.s_now ? AMX_PIECES : 0};
@@ -348,16 +350,19 @@ VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
         work.softmax = amx_softmax_begin(y.m, c);
     amx_group now = steps > 0 ? amx_slot_scores_group(&y, 0) : amx_slot_values_group(&y, y.column, y.unit);
     amx_group_first(now);
-    amx_change change = {NULL, NULL};
+    amx_change change = {y.held, NULL};
     if (steps > 0) {
-        amx_block_zero();
         for (int64_t i = 1; i <= steps; i++, turned = !turned) {
             amx_group next = i < steps ? amx_slot_scores_group(&y, i) : amx_slot_values_group(&y, y.column, y.unit);
             amx_slot_ahead(&y, &line);
-            amx_group_products(turned, now, next, NULL, &work);
+            amx_group_products(turned, now, next, i == 1 ? &change : NULL, &work);
             now = next;
         }
         change.done = y.s_next;
+        if (y.column == y.column_end) {
+            amx_block_store(y.s_next); /* the next slot reads it first */
+            change.done = NULL;
+        }
     }
     for (int64_t i = y.column; i < y.column_end; i++) {
         float *o = y.o + i * 32 * AMX_LANES;
@@ -371,36 +376,35 @@ VF_INLINE void amx_slot_run(const int64_t steps, const amx_slot *x, float c)
         }
         change.done = o;
     }
-    if (change.done)
-        amx_block_store(change.done);
     while ((int64_t)work.piece < work.pieces)
         amx_exp_piece(work.s, work.p, work.piece++, &work.softmax);
     for (int half = 0; work.pieces && half < 2; half++)
         vf_store(y.sum + 16 * half, vf_add(vf_load(y.sum + 16 * half), work.softmax.sum[half]));
+    return change.done;
 }
 
 #define AMX_NOINLINE static __attribute__((noinline))
 
-AMX_NOINLINE void amx_slot_64(const amx_slot *x, float c)
+AMX_NOINLINE float *amx_slot_64(const amx_slot *x, float c)
 {
-    amx_slot_run(2, x, c);
+    return amx_slot_run(2, x, c);
 }
-AMX_NOINLINE void amx_slot_128(const amx_slot *x, float c)
+AMX_NOINLINE float *amx_slot_128(const amx_slot *x, float c)
 {
-    amx_slot_run(4, x, c);
+    return amx_slot_run(4, x, c);
 }
-AMX_NOINLINE void amx_slot_any(int64_t steps, const amx_slot *x, float c)
+AMX_NOINLINE float *amx_slot_any(int64_t steps, const amx_slot *x, float c)
 {
-    amx_slot_run(steps, x, c);
+    return amx_slot_run(steps, x, c);
 }
 
 /* `steps`: of k, 0 if there are no scores. */
-static void amx_slot_start(int64_t steps, const amx_slot *x, float c)
+static float *amx_slot_start(int64_t steps, const amx_slot *x, float c)
 {
     switch (steps) {
-    case 2: amx_slot_64(x, c); break;
-    case 4: amx_slot_128(x, c); break;
-    default: amx_slot_any(steps, x, c);
+    case 2: return amx_slot_64(x, c);
+    case 4: return amx_slot_128(x, c);
+    default: return amx_slot_any(steps, x, c);
     }
 }
 

@@ -528,13 +528,15 @@ static void amx_unit_scores(const amx_task *task, const amx_item *item, int64_t 
 {
     amx_slot slot = {.k = NULL};
     amx_slot_scores(task, item, unit, s, &slot);
-    amx_slot_any(task->f->steps_k, &slot, 0);
+    (void)amx_slot_any(task->f->steps_k, &slot, 0);
     amx_unit_modify(task, item, unit, s);
 }
 
-/* The values of an item have joined its tile's O. */
-static void amx_item_end(amx_task *task, const amx_item *item, const uint32_t *p)
+/* The values of an item have joined its tile's O, once the accumulators `held` are stored. */
+static void amx_item_end(amx_task *task, const amx_item *item, const uint32_t *p, float *held)
 {
+    if (held)
+        amx_block_store(held);
     item->tile->fresh = false;
     amx_item_odd_values(task, item, p);
     if (amx_item_is_last(item)) {
@@ -570,7 +572,7 @@ static __attribute__((noinline)) void amx_item_again(const amx_task *task, const
     for (int64_t unit = item->unit; unit < item->end; unit++) {
         amx_slot slot = {.k = NULL};
         amx_slot_softmax(task, item, unit, w->again + unit * 32 * AMX_LANES, p, &slot);
-        amx_slot_any(0, &slot, f->c);
+        (void)amx_slot_any(0, &slot, f->c);
     }
 }
 
@@ -593,6 +595,7 @@ static void amx_task_items(amx_task *task)
     const int64_t bytes_q = 2 * f->call.p->d, bytes_o = kiln_type_size(f->call.p->o.type) * f->call.p->d_v;
     amx_worker_memory *w = task->w;
     amx_item last = {.tile = NULL}, now, next;
+    float *held = NULL;
     int s = 0, p = 0;
     if (!amx_task_next(task, &now))
         return;
@@ -604,7 +607,7 @@ static void amx_task_items(amx_task *task)
             const bool within = unit + 1 < now.end, scores = within || more;
             const amx_item *following = within ? &now : &next;
             const int64_t following_unit = within ? unit + 1 : next.unit;
-            amx_slot slot = {.k = NULL};
+            amx_slot slot = {.held = held};
             amx_ahead_some(&task->q_ahead, bytes_q, false);
             amx_ahead_some(&task->o_ahead, bytes_o, true);
             if (scores)
@@ -613,18 +616,19 @@ static void amx_task_items(amx_task *task)
                 amx_slot_values(task, &last, unit - now.unit, now.end - now.unit, w->p[!p], &slot);
             amx_slot_softmax(task, &now, unit, w->s[s], w->p[p], &slot);
             amx_slot_keys_ahead(task, scores ? f->steps_k : 0, &slot);
-            amx_slot_start(scores ? f->steps_k : 0, &slot, f->c);
+            held = amx_slot_start(scores ? f->steps_k : 0, &slot, f->c);
             if (scores)
                 amx_unit_modify(task, following, following_unit, w->s[!s]);
         }
         if (last.tile)
-            amx_item_end(task, &last, w->p[!p]);
+            amx_item_end(task, &last, w->p[!p], held);
+        held = NULL;
         amx_item_join(task, &now, w->p[p]);
     }
     amx_slot slot = {.k = NULL};
     amx_slot_values(task, &last, 0, 1, w->p[!p], &slot);
-    amx_slot_any(0, &slot, 0);
-    amx_item_end(task, &last, w->p[!p]);
+    held = amx_slot_any(0, &slot, 0);
+    amx_item_end(task, &last, w->p[!p], held);
 }
 
 /* Tiles [index·tiles, ...) of a KV head, if the sequence is that long; `first`: block of the workspace with its first keys,
