@@ -89,31 +89,46 @@ static void *amx_take(char *memory, int64_t *used, int64_t bytes)
     return x;
 }
 
+/*
+ * The same, 1024·`phase` bytes past a page. A load whose low 12 address bits are those of a store just before waits for it.
+ * Tiles are quarters of a page, and where accumulators change over, S is stored just before O, P and V are loaded, and O
+ * just before Q and K are: with these phases, the best of all, no load meets a store since the last product, and four meet
+ * one of the three products before.
+ */
+enum { PHASE_S = 0, PHASE_Q = 0, PHASE_P = 2, PHASE_V = 1, PHASE_O = 2, PHASE_K = 3 };
+
+static void *amx_take_phase(char *memory, int64_t *used, int64_t bytes, int phase)
+{
+    *used += (4096 + 1024 * phase - *used % 4096) % 4096;
+    return amx_take(memory, used, bytes);
+}
+
 /* Lays out the memory of a worker (NULL: only counts) and returns its bytes. */
 static int64_t amx_worker_place(const amx_call *f, char *memory, amx_worker_memory *w)
 {
     const int64_t float_row = AMX_LANES * (int64_t)sizeof(float);
     int64_t used = 0;
     w->tiles = amx_take(memory, &used, AMX_TILES * (int64_t)sizeof(amx_tile));
-    for (int i = 0; i < 2; i++) {
-        w->s[i] = amx_take(memory, &used, 32 * float_row);
-        w->p[i] = amx_take(memory, &used, AMX_BLOCK / 2 * float_row);
-    }
+    for (int i = 0; i < 2; i++)
+        w->s[i] = amx_take_phase(memory, &used, 32 * float_row, PHASE_S);
+    for (int i = 0; i < 2; i++)
+        w->p[i] = amx_take_phase(memory, &used, AMX_BLOCK / 2 * float_row, PHASE_P);
     w->sum = amx_take(memory, &used, float_row);
     w->again = amx_take(memory, &used, AMX_BLOCK * float_row);
     w->visible = amx_take(memory, &used, AMX_BLOCK * 2 * (int64_t)sizeof(uint32_t));
     w->o = amx_take(memory, &used, f->call.p->d_v * float_row);
     w->buffer = amx_take(memory, &used, VF_LANES * buffer_stride(f->call.p->d_v) * (int64_t)sizeof(float));
     for (int i = 0; i < AMX_TILES; i++) {
-        void *q = amx_take(memory, &used, f->steps_k * 32 * AMX_LANES * 2), *m = amx_take(memory, &used, float_row);
-        void *l = amx_take(memory, &used, float_row), *o = amx_take(memory, &used, f->steps_v * 32 * float_row);
+        void *q = amx_take_phase(memory, &used, f->steps_k * 32 * AMX_LANES * 2, PHASE_Q);
+        void *o = amx_take_phase(memory, &used, f->steps_v * 32 * float_row, PHASE_O);
+        void *m = amx_take(memory, &used, float_row), *l = amx_take(memory, &used, float_row);
         void *odd_o = amx_take(memory, &used, f->steps_v * 32 * float_row);
         if (memory) {
             w->tiles[i].state = (amx_state){q, o, m, l};
             w->tiles[i].odd_o = odd_o;
         }
     }
-    return used;
+    return (used + 4095) / 4096 * 4096;
 }
 
 static int64_t amx_blocks(int64_t keys)
@@ -144,9 +159,9 @@ static size_t amx_layout(amx_call *f, const kiln_attention_problem *p, char *wor
     f->packed = amx_take(workspace, &used, heads * (int64_t)sizeof(bool));
     f->postponed = amx_take(workspace, &used, workers * (int64_t)sizeof(int64_t));
     f->marks = amx_take(workspace, &used, f->capacity * (int64_t)sizeof(amx_marks));
-    f->k = amx_take(workspace, &used, f->capacity * block_k);
-    f->v = amx_take(workspace, &used, f->capacity * block_v);
-    f->memory = amx_take(workspace, &used, workers * f->worker_bytes);
+    f->k = amx_take_phase(workspace, &used, f->capacity * block_k, PHASE_K);
+    f->v = amx_take_phase(workspace, &used, f->capacity * block_v, PHASE_V);
+    f->memory = amx_take_phase(workspace, &used, workers * f->worker_bytes, 0);
     return (size_t)used;
 }
 
