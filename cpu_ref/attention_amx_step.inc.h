@@ -17,7 +17,8 @@
  * What bounds it (measured, Sapphire and Emerald Rapids): around tile instructions the multiply-adds, scalefs, reduces and
  * maxima of 512-bit vectors run once a cycle instead of twice, additions and shuffles do not suffer; a tile store costs as
  * much as two products and more where the line is not in the first-level cache. Hence the short polynomial, the byte shift,
- * no maximum, and units as small as a block of products: S takes 8 KiB, P of two blocks 16 KiB.
+ * no maximum, and units as small as a block of products: S takes 8 KiB, P of two blocks 16 KiB. With the sibling thread awake
+ * tile loads in a row wait for one another and for all products before them: hence one load before each product.
  * Cost of a unit: 4 products of 16·16·32 multiply-adds per 32 columns of k and of v, with one tile load each; 4 tile stores
  * for S, 2 per 32 columns of v for O; 9 vector operations per 16 scores, 7 of them of the slow kind.
  */
