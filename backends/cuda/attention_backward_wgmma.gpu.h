@@ -472,7 +472,10 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     if (!last)
                         gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
                     gpu_wgmma_fence();
-                    issue_scores(x, K, Q + ring.stage * Q_BYTES); // after the last step of stale data
+                    // After the last step this stage once more, for a branch would serialise all products; the next one belongs to
+                    // the producer. What is read there must be the same for all lanes: they part at a branch for good.
+                    const int next = last ? stage : ring.stage;
+                    issue_scores(x, K, Q + next * Q_BYTES);
                     // Both halves of dS are there. One barrier a step is enough with two buffers: who passes it has done with the
                     // buffer that the other is about to write.
                     gpu_named_barrier(1, 256);
@@ -485,11 +488,10 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     wg = gpu_uniform(gpu_again(wg)); // or all that follows from it is kept, and there is no room
                     gpu_wgmma_wait<2>();
                     gpu_wgmma_settle(x);
-                    const int m = gpu_load_at(STEP + 8 * ring.stage + 4);
+                    const int m = gpu_load_at(STEP + 8 * next + 4);
                     if (m >= 0)
                         hide(w, m);
-                    // Under dQ and dK; after the last step of nothing, for a branch serialises all products.
-                    weigh(ring.stage);
+                    weigh(next); // under dQ and dK
                     gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dq);
                     base::dq_out(a, tile & ~LAST, dq);

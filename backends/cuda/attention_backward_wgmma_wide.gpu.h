@@ -146,7 +146,7 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                     if (!last)
                         gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
                     gpu_wgmma_fence();
-                    issue_scores(x, K, Q + ring.stage * Q_BYTES); // after the last step of stale data
+                    issue_scores(x, K, Q + (last ? stage : ring.stage) * Q_BYTES); // as attention_backward_wgmma
                     gpu_named_barrier(1, 256); // P and dS are there; two buffers of each, see attention_backward_wgmma
                     gpu_wgmma_fence();
                     issue_rows(dk, DS + (j & 1) * DS_BYTES, Q + stage * Q_BYTES);

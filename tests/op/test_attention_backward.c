@@ -253,6 +253,26 @@ START_TEST(repeated)
 END_TEST
 enum { REPEATED_SHAPES = 6 };
 
+/* Far more tiles of keys than a device works on at a time, again and again: what a block loads for its next tile must not touch its
+ * last one. Causal, so that tiles differ in length and in what they hide. A block that waits for ever is what this looks for. */
+START_TEST(many_tiles)
+{
+    static const int64_t sizes[] = {8, 72};
+    const int64_t heads = test_smaller(test_on_cpu() ? 20 : _i % 2 ? 300 : 800, 2), length = test_smaller(257, 70);
+    char why[512];
+    test_gradients *g = test_gradients_new(&(gradients_case){
+        F(SHAPE(1, heads, heads, length, length, sizes[_i % 2]), .type = _i / 4 ? F16 : B16, BOTTOM_RIGHT),
+        .flags = _i / 2 % 2 ? KILN_FLAG_DETERMINISTIC : 0});
+    if (!ran(g))
+        return;
+    const int runs = test_on_cpu() || test_is_slow_backend() ? 2 : 100;
+    for (int run = 1; run < runs; run++)
+        ck_assert_int_eq(test_run(KILN_OP_ATTENTION_BACKWARD, test_context(), &g->args, why, sizeof why), KILN_OK);
+    ck_assert(ran(g));
+}
+END_TEST
+enum { MANY_TILES = 8 };
+
 /* BATCH_INVARIANT: a packed sequence's gradients have the same bits alone and among longer mates. */
 START_TEST(batch_invariant)
 {
@@ -390,6 +410,8 @@ static Suite *suite(void)
     tcase_add_loop_test(t, batch_invariant, 0, 2);
     t = test_tcase(s, "hidden operands");
     tcase_add_loop_test(t, hidden_operands, 0, 8);
+    t = test_tcase(s, "many tiles");
+    tcase_add_loop_test(t, many_tiles, 0, MANY_TILES);
     t = test_tcase(s, "arguments");
     tcase_add_loop_test(t, every_argument, 0, ARGUMENTS);
     return s;
