@@ -49,15 +49,17 @@ template <class E> GPU_FN float wgmma_lowered(float scale)
     return scale / (1 << wgmma_lift<E>());
 }
 
-// What the window hides of scores becomes -inf. Element 4·i + 2·h + c of x is key key0 + 8·h of the item, query0 + 8·i + 2·(lane % 4) + c.
-template <int N> GPU_FN void wgmma_hide(float (&x)[N], const gpu_wgmma_backward_work &w, int key0, int query0)
+// What the window hides of scores becomes -inf. Element 4·i + 2·h + c of x is key key0 + 8·h of the item, query0 + 8·i + 2·(lane % 4) + c
+// of the tile; step: where the stage says what is hidden; keys: of the item.
+template <int N> GPU_FN void wgmma_hide(float (&x)[N], uint32_t step, int keys, int key0, int query0)
 {
+    const int low = gpu_load_at(step + 8), high = gpu_load_at(step + 12);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int key = key0 + 8 * h,
-                  shift = query0 + gpu_lane() % 4 * 2; // i = shift + ... sees it if first <= i < past
-        int first = key - w.high + 1 - shift, past = key - w.low + 1 - shift;
-        if (key >= w.keys)
+                  shift = query0 + gpu_lane() % 4 * 2; // shift + ... sees it if first <= ... < past
+        int first = key - high + 1 - shift, past = key - low + 1 - shift;
+        if (key >= keys)
             past = first = 2 * N;
 #pragma unroll
         for (int i = 0; i < N / 4; i++)
@@ -116,8 +118,9 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
         float dq[ORDERED ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
         uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, kv_empty, dq_full,
             dq_empty, work_full[2], work_empty[2];
-        int32_t step[STAGES][2]; // what is in a stage: see LAST; m, or ~m if nothing is hidden
-        work mine[2];            // this item, and what the producer is at already; keys < 0: there is no more
+        // What is in a stage: see LAST; the item's keys, ~keys if nothing is hidden; query r of the tile sees keys [r + low, r + high).
+        int32_t step[STAGES][4];
+        work mine[2]; // this item, and what the producer is at already; keys < 0: there is no more
     };
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
     // Dynamic shared memory begins here where there is no static one. As constants, addresses need no registers.
@@ -204,7 +207,8 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                     uint32_t full = Q_FULL + 8 * ring.stage;
                     gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
                     sh.step[ring.stage][0] = tile + m | (i == m_past - 1 && head == group - 1 ? LAST : 0);
-                    sh.step[ring.stage][1] = m < w.clear_first || m >= w.clear_past ? m : ~m;
+                    sh.step[ring.stage][1] = m < w.clear_first || m >= w.clear_past ? w.keys : ~w.keys;
+                    sh.step[ring.stage][2] = w.low + m * BM, sh.step[ring.stage][3] = w.high + m * BM;
                     gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll
                     for (int c = 0; c < PANELS; c++)
@@ -300,7 +304,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
     // My part of a tile of dQ, on its way.
     static GPU_FN void dq_out(const args &a, int tile, const float (&dq)[COLS / 2])
     {
-        const int thread = gpu_again(gpu_thread()), mine = thread / 32 * (TILE / 8) + thread % 32 * 4;
+        const uint32_t thread = gpu_again(gpu_thread()), mine = thread / 32 * (TILE / 8) + thread % 32 * 4;
         if constexpr (ORDERED) {
 #pragma unroll
             for (int i = 0; i < PIECES; i++)
@@ -380,8 +384,8 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                                        gpu_wgmma_descriptor(k + kk * (2048 >> 4), 1024), kk != 0);
             gpu_wgmma_commit();
         };
-        const auto hide = [&](const work &w, int m) {
-            wgmma_hide(x, w, gpu_again(gpu_thread()) / 32 * 16 + lane / 4, m * BM);
+        const auto hide = [&](int keys, int stage) {
+            wgmma_hide(x, STEP + 16 * stage, keys, (int)((uint32_t)gpu_again(gpu_thread()) / 32 * 16) + lane / 4, 0);
         };
         // Downwards, here and in gradients(): upwards ptxas puts the first weights where it wants the operands, and spills.
         const auto weigh = [&](int stage) {
@@ -410,9 +414,11 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 }
             }
         };
-        const uint32_t ds_at = DS + (wg * 64 + warp * 16 + lane % 16) * 128 + (((lane / 16) ^ lane % 8) << 4);
         // [key][query]: 64 queries are a row of 128 bytes; after all keys the next 64.
         const auto store_ds = [&](int buffer) {
+            const uint32_t thread =
+                DS_HELD ? gpu_again(gpu_thread()) : gpu_thread(); // there is no room for the address
+            const uint32_t ds_at = DS + (thread / 32 * 16 + thread % 16) * 128 + (thread / 16 % 2 ^ thread % 8) * 16;
 #pragma unroll
             for (int i = 0; i < BM / 8; i += 2)
                 gpu_stmatrix_at(((ds_at + buffer * DS_BYTES) ^ (i % 8 << 4)) + i / 8 * (PANEL_K * 2), ds + 2 * i);
@@ -438,9 +444,9 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 issue_scores(x, K, Q + ring.stage * Q_BYTES);
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(x);
-                const int m0 = gpu_load_at(STEP + 8 * ring.stage + 4);
                 // Whether or not something is to be hidden: a branch here costs the loop registers.
-                hide(w, m0 < 0 ? ~m0 : m0);
+                const int begin = gpu_load_at(STEP + 16 * ring.stage + 4);
+                hide(begin < 0 ? ~begin : begin, ring.stage);
                 weigh(ring.stage);
                 bool last = false;
 #pragma unroll 1
@@ -459,7 +465,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     gradients(stage);
                     store_ds(j & 1);
                     gpu_async_fence();
-                    const int tile = gpu_uniform(gpu_load_at(STEP + 8 * stage));
+                    const int tile = gpu_uniform(gpu_load_at(STEP + 16 * stage));
                     last = tile < 0;
                     gpu_wgmma_wait<0>(); // dV: beside the next scores the compiler runs out of registers
                     gpu_wgmma_settle(dv);
@@ -488,10 +494,12 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     wg = gpu_uniform(gpu_again(wg)); // or all that follows from it is kept, and there is no room
                     gpu_wgmma_wait<2>();
                     gpu_wgmma_settle(x);
-                    const int m = gpu_load_at(STEP + 8 * next + 4);
-                    if (m >= 0)
-                        hide(w, m);
-                    weigh(next); // under dQ and dK
+                    const int keys = gpu_load_at(STEP + 16 * next + 4);
+                    if (keys >= 0)
+                        hide(keys, next);
+                    weigh(next);           // under dQ and dK
+                    if constexpr (DS_HELD) // else ptxas finds no registers for them before the wait
+                        gpu_wgmma_ready(weights);
                     gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dq);
                     base::dq_out(a, tile & ~LAST, dq);

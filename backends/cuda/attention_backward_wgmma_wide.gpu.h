@@ -65,7 +65,7 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                                        gpu_wgmma_descriptor(k + kk * (2048 >> 4), 1024), kk != 0);
             gpu_wgmma_commit();
         };
-        const auto hide = [&](const work &w, int m) { wgmma_hide(x, w, key0, m * BM + wg * QUERIES); };
+        const auto hide = [&](int keys, int stage) { wgmma_hide(x, STEP + 16 * stage, keys, key0, wg * QUERIES); };
         const auto weigh = [&](int stage) {
             const uint32_t at = LSE + stage * (BM * 4) + wg * (QUERIES * 4) + 16 * quad;
 #pragma unroll
@@ -125,11 +125,11 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                 for (; !last; j++) { // under way at this point: dV of step j - 1
                     const int stage = ring.stage;
                     gpu_mbarrier_wait(DO_FULL + 8 * stage, ring.parity);
-                    const int m = gpu_load_at(STEP + 8 * stage + 4);
+                    const int keys = gpu_load_at(STEP + 16 * stage + 4);
                     gpu_wgmma_fence();
                     issue_scores(dp, V, DO + stage * Q_BYTES);
-                    if (m >= 0)
-                        hide(w, m);
+                    if (keys >= 0)
+                        hide(keys, stage);
                     weigh(stage);
                     store(P + (j & 1) * DS_BYTES);
                     gpu_wgmma_wait<0>();
@@ -140,7 +140,7 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                     gradients(stage);
                     store(DS + (j & 1) * DS_BYTES);
                     gpu_async_fence();
-                    const int tile = gpu_uniform(gpu_load_at(STEP + 8 * stage));
+                    const int tile = gpu_uniform(gpu_load_at(STEP + 16 * stage));
                     last = tile < 0;
                     ring.next();
                     if (!last)

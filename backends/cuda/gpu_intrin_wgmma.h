@@ -173,6 +173,19 @@ template <int N> GPU_FN void gpu_wgmma_settle(uint32_t (&r)[N])
         asm volatile("" : "+r"(r[i])::"memory");
 }
 
+// Pairs of 16-bit numbers >= 0 (or NaN) that are to be worked out before what follows: what does not depend on a wait is otherwise done
+// after it.
+template <int N> GPU_FN void gpu_wgmma_ready(const uint32_t (&r)[N])
+{
+    uint32_t any = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        any |= r[i];
+    asm volatile(
+        "{\n.reg .pred never;\nsetp.eq.u32 never, %0, 0xffffffff;\n@never st.shared.u32 [%0], %0;\n}\n" ::"r"(any)
+        : "memory");
+}
+
 // A matrix in shared memory as the unit wants to hear of it, rows permuted as above, distances in bytes. Along the depth of
 // the product neighbours (Q, K): `leading` means nothing, `stride` is from 8 rows to the next 8. Rows along the depth (V):
 // `leading` from 64 columns to the next 64, `stride` from 8 rows to the next. The upper half is a constant.
