@@ -8,10 +8,11 @@
 // A block stays on its multiprocessor and takes items from a counter. Its producer reads the next one and loads its first tiles while
 // the consumers are still at the last steps of this one and at its dK and dV.
 //
-// ORDERED: same bits. An item adds to a tile of dQ after the item of the 128 keys before, which tells it so by a counter of the
-// tile. All begin at the last queries, so that with a causal mask each is as far as the one before it, less what handing over
-// takes; and a spare wave waits and adds, while the others are at the next step. No item waits for a later one: the counter
-// gives them out in order.
+// ORDERED: same bits. An item adds to a tile of dQ after the item of the 128 keys behind its own, which tells it so by a counter of the
+// tile; the last keys are given out first. With a causal mask each item begins at its diagonal, where it is the first to add, and
+// comes to the next tiles when those behind it have left: begun together, no two want the same tile. Items that begin at the same
+// tile (no mask) belong to different heads, as far as the L2 holds their Q, dO and dQ. A spare wave waits and adds, while the others are
+// at the next step. No item waits for one that is given out later.
 //
 // Where there are few keys for many query heads, several items share a KV head's keys, each for a part of its heads; their dK and dV
 // go to memory in fp32, and `finish` adds them up.
@@ -202,11 +203,11 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
 #pragma unroll 1
             for (int head = 0; head < group; head++, tile += (int)a.q_room)
 #pragma unroll 1
-                for (int i = m_first; i < m_past; i++) {
-                    const int m = ORDERED ? m_first + m_past - 1 - i : i, row = w.q_row + m * BM, of = w.head + head;
+                for (int m = m_first; m < m_past; m++) {
+                    const int row = w.q_row + m * BM, of = w.head + head;
                     uint32_t full = Q_FULL + 8 * ring.stage;
                     gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
-                    sh.step[ring.stage][0] = tile + m | (i == m_past - 1 && head == group - 1 ? LAST : 0);
+                    sh.step[ring.stage][0] = tile + m | (m == m_past - 1 && head == group - 1 ? LAST : 0);
                     sh.step[ring.stage][1] = m < w.clear_first || m >= w.clear_past ? w.keys : ~w.keys;
                     sh.step[ring.stage][2] = w.low + m * BM, sh.step[ring.stage][3] = w.high + m * BM;
                     gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
@@ -215,7 +216,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                         gpu_tensor_load(&a.q, Q + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, row, of,
                                         w.q_batch);
                     gpu_bulk_load(LSE + ring.stage * BM * 4, a.lse + (int64_t)(tile + m) * BM, BM * 4, full);
-                    if (i == m_first && head == 0) {
+                    if (m == m_first && head == 0) {
                         gpu_mbarrier_wait(KV_EMPTY, loaded++ % 2 ^ 1);
                         gpu_mbarrier_expect(K_FULL, sizeof(shared::k));
 #pragma unroll
@@ -269,7 +270,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
 #pragma unroll 1
             for (int head = 0; head < (int)a.group; head++, tile += (int)a.q_room)
 #pragma unroll 1
-                for (int m = m_past - 1; m >= m_first; m--, parity ^= 1) {
+                for (int m = m_first; m < m_past; m++, parity ^= 1) {
                     uint32_t *whose = a.turn + tile + m;
                     while (ordered && gpu_load_acquire(whose) != turn) {
                     }
@@ -280,7 +281,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                     gpu_mbarrier_arrive(DQ_EMPTY);
                     gpu_bulk_wait();
                     gpu_async_fence_all();
-                    gpu_store_release(whose, turn + 1);
+                    gpu_store_release(whose, turn - 1);
                 }
             gpu_mbarrier_arrive(WORK_EMPTY + item % 2 * 8);
         }

@@ -21,7 +21,7 @@ typedef struct gpu_wgmma_backward_work {
     int32_t m_first, m_past;                /* tiles with queries that see one */
     int32_t clear_first, clear_past;        /* of these, where all queries see all my keys */
     int32_t q_tile;                         /* in the workspace: m = 0 of the first head */
-    int32_t turn;                           /* how many items of the sequence's keys come before */
+    int32_t turn;                           /* which of the sequence's items of keys */
     int32_t head, unused;                   /* first query head */
     int64_t again;                          /* my first tile as `again` counts */
     int64_t number;                         /* of this record */
@@ -40,7 +40,7 @@ typedef struct gpu_wgmma_backward_args {
     int64_t q_room;
     int64_t works;                 /* items */
     int64_t group, parts;          /* heads of an item; items, in a row, that share a KV head's keys */
-    int64_t section;               /* masked: KV heads whose Q, dO and dQ are meant to share the L2 */
+    int64_t section;               /* masked or ordered: KV heads whose Q, dO and dQ are meant to share the L2 */
     gpu_wgmma_backward_work *work; /* in the order in which they are given out */
     float *part;                   /* parts > 1: dv and dk of each item, in the order of the registers */
     float *dq;                     /* tiles of rows x D fp32 sums, in the order of the registers */
@@ -49,7 +49,8 @@ typedef struct gpu_wgmma_backward_args {
      * how many items have been given out. */
     int64_t *open_k, *open_q;
     uint32_t *open;
-    uint32_t *turn; /* of each tile of dQ: whose turn it is to add to it. NULL: in any order */
+    uint32_t *
+        turn; /* of each tile of dQ: whose turn it is to add to it, from the last keys to the first. NULL: in any order */
     gpu_tensor_map q, k, v, dout;
 } gpu_wgmma_backward_args;
 

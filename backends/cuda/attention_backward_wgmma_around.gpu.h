@@ -67,17 +67,22 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         const int64_t tiles = a.n_tiles, heads = p.batch * p.heads_k;
         const int64_t item = gpu_divide(number, a.parts), part = number - item * a.parts;
         int64_t batch, head_k, n;
-        if (kiln_view_present(&p.cu_seqlens_k)) { // tile by tile, all heads
-            const int64_t tile = gpu_divide(item, p.heads_k);
-            batch = wgmma_sequence_at(p.cu_seqlens_k, p.total_k, BN, p.batch, tile);
+        if (kiln_view_present(&p.cu_seqlens_k)) { // tile by tile, all heads; in order: from the last tile on
+            int64_t tile = gpu_divide(item, p.heads_k);
             head_k = item - tile * p.heads_k;
+            if (a.turn)
+                tile = gpu_divide(p.total_k, BN) + p.batch - 1 - tile;
+            batch = wgmma_sequence_at(p.cu_seqlens_k, p.total_k, BN, p.batch, tile);
             n = tile - wgmma_first_tile(p.cu_seqlens_k, p.total_k, BN, batch); // < 0: nobody's
         } else {
             int64_t bh;
-            if (p.masked) { // within a section of heads the tiles with the most queries (of a causal mask) first
+            if (p.masked ||
+                a.turn) { // within a section of heads the tiles with the most queries (of a causal mask) first
                 const int64_t section = gpu_divide(item, a.section * tiles), in = item - section * a.section * tiles;
                 const int64_t rest = heads - section * a.section, here = rest < a.section ? rest : a.section;
                 n = gpu_divide(in, here), bh = section * a.section + in - n * here;
+                if (a.turn) // in order: the last first
+                    n = tiles - 1 - n;
             } else
                 bh = gpu_divide(item, tiles), n = item - bh * tiles;
             batch = gpu_divide(bh, p.heads_k), head_k = bh - batch * p.heads_k;
@@ -98,7 +103,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         };
         const int64_t begin = within(1 - high, 0, s.seqlen_q), end = within(keys - low, begin, s.seqlen_q);
         w.m_first = (int32_t)(begin / BM);
-        w.m_past = keys == 0 || end == begin ? w.m_first : (int32_t)((end + BM - 1) / BM);
+        w.m_past = keys == 0 || end == begin || high <= low ? w.m_first : (int32_t)((end + BM - 1) / BM);
         w.clear_first = high >= BN ? 0 : (int32_t)((BN - high + BM - 1) / BM);
         w.clear_past = keys < BN || 1 - low < BM ? 0 : (int32_t)((1 - low) / BM);
         const bool packed = kiln_view_present(&p.cu_seqlens_q);
@@ -128,9 +133,9 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         const int64_t q0 = of.tile * BM;
         if (q0 < 0 || q0 >= s.seqlen_q)
             return;
-        if (a.turn && gpu_thread() == 0) { // the first whose keys my first query may see
-            const int64_t key = q0 + wgmma_window(p, s).low;
-            a.turn[of.slot] = key < 0 ? 0 : (uint32_t)(key / BN);
+        if (a.turn && gpu_thread() == 0) { // the last whose keys my last query may see
+            const int64_t past = q0 + BM < s.seqlen_q ? q0 + BM : s.seqlen_q, key = past + wgmma_window(p, s).high - 2;
+            a.turn[of.slot] = key < 0 ? 0 : (uint32_t)((key < s.seqlen_k ? key : s.seqlen_k - 1) / BN);
         }
         float *sums = a.dq + of.slot * base::TILE;
         const gpu_vec<float, 4> zero = {};
