@@ -11,8 +11,8 @@
 // ORDERED: same bits. An item adds to a tile of dQ after the item of the 128 keys behind its own, which tells it so by a counter of the
 // tile; the last keys are given out first. With a causal mask each item begins at its diagonal, where it is the first to add, and
 // comes to the next tiles when those behind it have left: begun together, no two want the same tile. Items that begin at the same
-// tile (no mask) belong to different heads, as far as the L2 holds their Q, dO and dQ. A spare wave waits and adds, while the others are
-// at the next step. No item waits for one that is given out later.
+// tile (no mask) belong to different heads, as far as the L2 holds their Q, dO and dQ. Two spare waves wait and add in turns, while the
+// others are at the next step. No item waits for one that is given out later.
 //
 // Where there are few keys for many query heads, several items share a KV head's keys, each for a part of its heads; their dK and dV
 // go to memory in fp32, and `finish` adds them up.
@@ -110,15 +110,17 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
     static constexpr int PRODUCER = 24, CONSUMER = 240, PANELS = D / 64, PANEL_Q = BM * 64, PANEL_K = BN * 64;
     // A warpgroup's half of dQ: its own 64 rows of 128, or its own columns of 64 rows. TILE: floats of a tile.
     static constexpr int COLS = BM * D / 128, PIECES = COLS / 8, TILE = BM * D; // pieces of 16 bytes: a thread's share
-    static constexpr int LAST = INT32_MIN;          // with the number of a tile in the workspace: the last step
-    static constexpr int BUFFERS = D > 128 ? 4 : 2; // D = 256: two of dS, two of P
+    static constexpr int LAST = INT32_MIN;                 // with the number of a tile in the workspace: the last step
+    static constexpr int BUFFERS = D > 128 ? 4 : 2;        // D = 256: two of dS, two of P
+    static constexpr int SENDERS = ORDERED ? 2 : 0;        // waves, of which each adds the dQ of every second step
+    static constexpr int DQS = ORDERED && D == 64 ? 2 : 1; // tiles of dQ on their way
 
     struct alignas(1024) shared {
         E k[BN * D], v[BN * D], q[STAGES][BM * D], dout[STAGES][BM * D];
         E ds[BUFFERS][BN * BM];
-        float dq[ORDERED ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
-        uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, kv_empty, dq_full,
-            dq_empty, work_full[2], work_empty[2];
+        float dq[DQS][ORDERED ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
+        uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, kv_empty,
+            dq_full[2], dq_empty[2], work_full[2], work_empty[2]; // dq_...: of even and odd steps
         // What is in a stage: see LAST; the item's keys, ~keys if nothing is hidden; query r of the tile sees keys [r + low, r + high).
         int32_t step[STAGES][4];
         work mine[2]; // this item, and what the producer is at already; keys < 0: there is no more
@@ -151,9 +153,10 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                 gpu_mbarrier_init(DO_FULL + 8 * i, 1), gpu_mbarrier_init(DO_EMPTY + 8 * i, 8);
             }
             for (int i = 0; i < 2; i++)
-                gpu_mbarrier_init(WORK_FULL + 8 * i, 1), gpu_mbarrier_init(WORK_EMPTY + 8 * i, 8 + ORDERED);
+                gpu_mbarrier_init(WORK_FULL + 8 * i, 1), gpu_mbarrier_init(WORK_EMPTY + 8 * i, 8 + SENDERS);
+            for (int i = 0; i < SENDERS; i++)
+                gpu_mbarrier_init(DQ_FULL + 8 * i, 8), gpu_mbarrier_init(DQ_EMPTY + 8 * i, 1);
             gpu_mbarrier_init(K_FULL, 1), gpu_mbarrier_init(V_FULL, 1), gpu_mbarrier_init(KV_EMPTY, 8);
-            gpu_mbarrier_init(DQ_FULL, 8), gpu_mbarrier_init(DQ_EMPTY, 1);
             gpu_mbarrier_init_fence();
             gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v),
                 gpu_tensor_prefetch(&a.dout);
@@ -166,8 +169,8 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
             gpu_registers_give<PRODUCER>();
             if (gpu_thread() == 256)
                 produce(a, sh);
-            if (ORDERED && gpu_wave_id() == 9)
-                send(a, sh);
+            if (ORDERED && gpu_wave_id() >= 10)
+                send(a, sh, gpu_wave_id() - 10);
             return;
         }
         gpu_registers_take<CONSUMER>();
@@ -250,14 +253,16 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                 falls = falls || gpu_read<int32_t>(starts, b) > gpu_read<int32_t>(starts, b + 1);
         return !gpu_wave_any(falls);
     }
-    // ORDERED: adds what the consumers leave, when it is this item's turn. A wave.
-    static GPU_FN void send(const args &a, const shared &sh)
+    // ORDERED: adds what the consumers leave, when it is this item's turn. A wave for even and one for odd steps: until what is added
+    // has arrived and the next item may add takes longer than a step.
+    static GPU_FN void send(const args &a, const shared &sh, uint32_t odd)
     {
         const auto &p = a.base.p.forward;
         const bool ordered = ascends(p.cu_seqlens_q, p.batch) && ascends(p.cu_seqlens_k, p.batch);
         if (gpu_lane() > 0)
             return;
-        uint32_t parity = 0;
+        const uint32_t from = DQ + odd % DQS * (TILE * 4);
+        uint32_t step = 0;
 #pragma unroll 1
         for (uint32_t item = 0;; item++) {
             const work &w = sh.mine[item % 2];
@@ -270,17 +275,19 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
 #pragma unroll 1
             for (int head = 0; head < (int)a.group; head++, tile += (int)a.q_room)
 #pragma unroll 1
-                for (int m = m_first; m < m_past; m++, parity ^= 1) {
+                for (int m = m_first; m < m_past; m++, step++) {
+                    if (step % 2 != odd)
+                        continue;
                     uint32_t *whose = a.turn + tile + m;
                     while (ordered && gpu_load_acquire(whose) != turn) {
                     }
-                    gpu_mbarrier_wait(DQ_FULL, parity);
-                    gpu_async_fence_all();
-                    gpu_bulk_add(a.dq + (int64_t)(tile + m) * TILE, DQ, TILE * 4);
+                    gpu_async_fence_global();
+                    gpu_mbarrier_wait(DQ_FULL + 8 * odd, step / 2 % 2);
+                    gpu_bulk_add(a.dq + (int64_t)(tile + m) * TILE, from, TILE * 4);
                     gpu_bulk_wait_read();
-                    gpu_mbarrier_arrive(DQ_EMPTY);
+                    gpu_mbarrier_arrive(DQ_EMPTY + 8 * odd);
                     gpu_bulk_wait();
-                    gpu_async_fence_all();
+                    gpu_async_fence_global();
                     gpu_store_release(whose, turn - 1);
                 }
             gpu_mbarrier_arrive(WORK_EMPTY + item % 2 * 8);
@@ -302,18 +309,27 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
         return wgmma_put_keys<E, COLUMNS>(p.dk, w, key0, col0, dk, wgmma_lowered<E>((float)p.forward.softmax_scale)) ||
                open;
     }
-    // My part of a tile of dQ, on its way.
-    static GPU_FN void dq_out(const args &a, int tile, const float (&dq)[COLS / 2])
+    // ORDERED: what was where the dQ of this step is to be has left.
+    static GPU_FN void dq_room(uint32_t step)
+    {
+        const uint32_t before = step - DQS;
+        gpu_mbarrier_wait(DQ_EMPTY + before % 2 * 8, before / 2 % 2);
+    }
+    // My part of the tile of dQ of a step, on its way.
+    static GPU_FN void dq_out(const args &a, int tile, uint32_t step, const float (&dq)[COLS / 2])
     {
         const uint32_t thread = gpu_again(gpu_thread()), mine = thread / 32 * (TILE / 8) + thread % 32 * 4;
         if constexpr (ORDERED) {
+            const uint32_t to = DQ + step % DQS * (TILE * 4) + mine * 4;
+            if constexpr (DQS == 1)
+                dq_room(step);
 #pragma unroll
             for (int i = 0; i < PIECES; i++)
-                gpu_store4_at(DQ + (mine + i * 128) * 4, dq + 4 * i);
+                gpu_store4_at(to + i * 512, dq + 4 * i);
             gpu_async_fence();
             gpu_wave_barrier();
             if (thread % 32 == 0)
-                gpu_mbarrier_arrive(DQ_FULL);
+                gpu_mbarrier_arrive(DQ_FULL + step % 2 * 8);
         } else {
             float *to = a.dq + (int64_t)tile * TILE + mine;
 #pragma unroll
@@ -328,8 +344,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
     using base = wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS, STAGES, ORDERED>;
     using base::BN, base::PANEL_K, base::PANEL_Q, base::COLS, base::LAST, base::Q_BYTES, base::DS_BYTES, base::K,
         base::V, base::Q, base::DO, base::DS, base::LSE, base::DELTA, base::Q_FULL, base::Q_EMPTY, base::DO_FULL,
-        base::DO_EMPTY, base::STEP, base::K_FULL, base::V_FULL, base::KV_EMPTY, base::DQ_EMPTY, base::WORK_FULL,
-        base::WORK_EMPTY;
+        base::DO_EMPTY, base::STEP, base::K_FULL, base::V_FULL, base::KV_EMPTY, base::WORK_FULL, base::WORK_EMPTY;
     using typename base::args, typename base::shared, typename base::work;
     static constexpr bool DS_HELD = BM == 64; // dS stays in registers as the operand of dK, else there is no room
 
@@ -474,8 +489,8 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     if (lane == 0)
                         gpu_mbarrier_arrive(DO_EMPTY + 8 * stage);
                     ring.next();
-                    if constexpr (ORDERED)
-                        gpu_mbarrier_wait(DQ_EMPTY, (j & 1) ^ 1);
+                    if constexpr (ORDERED && base::DQS > 1) // in dq_out() the compiler has no registers for a wait
+                        base::dq_room(j);
                     if (!last)
                         gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
                     gpu_wgmma_fence();
@@ -503,7 +518,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                         gpu_wgmma_ready(weights);
                     gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dq);
-                    base::dq_out(a, tile & ~LAST, dq);
+                    base::dq_out(a, tile & ~LAST, j, dq);
                 }
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(dk);

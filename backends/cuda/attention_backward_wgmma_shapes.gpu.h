@@ -2,7 +2,7 @@
 // attention_backward_wgmma_shapes.gpu.h: the kernels of attention backward, rung `wgmma`, and their shapes.
 //
 // head   rows, stages   shared (ordered)   registers (launch -> producer, consumers)
-//  64    128, 3         195 (227) KB       168 -> 24, 240           ordered: 2 stages
+//  64    128, 3         195 (226) KB       168 -> 24, 240           ordered: 2 stages, 2 tiles of dQ
 // 128    64, 3          194 (226) KB       168 -> 24, 240
 // 256    64, 2          226 KB             168 -> 24, 240           64 keys a block, not 128
 #include "attention_backward_wgmma_around.gpu.h"

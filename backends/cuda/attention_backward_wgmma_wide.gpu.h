@@ -158,7 +158,7 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                     gpu_wgmma_settle(dq);
                     if (lane == 0)
                         gpu_mbarrier_arrive(Q_EMPTY + 8 * stage);
-                    base::dq_out(a, tile & ~LAST, dq);
+                    base::dq_out(a, tile & ~LAST, j, dq);
                 }
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(dv);

@@ -93,10 +93,10 @@ GPU_FN void gpu_async_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// The same for all memory, and the other way round: what the copy engine has done, or others before it, is seen.
-GPU_FN void gpu_async_fence_all()
+// The same for global memory, and the other way round: what the copy engine has done, or others before it, is seen.
+GPU_FN void gpu_async_fence_global()
 {
-    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 // Numbers by which blocks tell each other that something is done: what came before the store is seen after the load.
 GPU_FN uint32_t gpu_load_acquire(const uint32_t *p)
