@@ -177,6 +177,13 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
         CONSUMERS::consume(a, sh, wg);
     }
 
+    // A consumer's wave has done with what `bar` guards: all lanes of it, not just the one that says so.
+    static GPU_FN void leave(uint32_t bar, bool also = true)
+    {
+        gpu_wave_barrier();
+        if (gpu_lane() == 0 && also)
+            gpu_mbarrier_arrive(bar);
+    }
     // The next item that has keys, or the end.
     static GPU_FN bool fetch(const args &a, work &to)
     {
@@ -476,8 +483,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     gpu_wgmma_settle(dp);
                     if constexpr (DS_HELD)
                         gpu_wgmma_settle(ds);
-                    if (lane == 0 && j > 0)
-                        gpu_mbarrier_arrive(Q_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
+                    base::leave(Q_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1), j > 0);
                     gradients(stage);
                     store_ds(j & 1);
                     gpu_async_fence();
@@ -486,8 +492,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     gpu_wgmma_wait<0>(); // dV: beside the next scores the compiler runs out of registers
                     gpu_wgmma_settle(dv);
                     gpu_wgmma_settle(weights);
-                    if (lane == 0)
-                        gpu_mbarrier_arrive(DO_EMPTY + 8 * stage);
+                    base::leave(DO_EMPTY + 8 * stage);
                     ring.next();
                     if constexpr (ORDERED && base::DQS > 1) // in dq_out() the compiler has no registers for a wait
                         base::dq_room(j);
@@ -524,14 +529,12 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 gpu_wgmma_settle(dk);
                 gpu_wgmma_settle(dv);
                 gpu_wgmma_settle(x);
-                if (lane == 0)
-                    gpu_mbarrier_arrive(KV_EMPTY);
+                base::leave(KV_EMPTY);
             }
             const bool open = base::template put<D>(a, w, key0, 0, dv, dk);
             if (gpu_group_any(2 + wg, 128, open) && gpu_thread() % 128 == 0)
                 a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + wg;
-            if (lane == 0)
-                gpu_mbarrier_arrive(WORK_EMPTY + item % 2 * 8);
+            base::leave(WORK_EMPTY + item % 2 * 8);
         }
     }
 };

@@ -135,8 +135,7 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                     gpu_wgmma_wait<0>();
                     gpu_wgmma_settle(dp);
                     gpu_wgmma_settle(dv);
-                    if (lane == 0 && j > 0)
-                        gpu_mbarrier_arrive(DO_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
+                    base::leave(DO_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1), j > 0);
                     gradients(stage);
                     store(DS + (j & 1) * DS_BYTES);
                     gpu_async_fence();
@@ -156,20 +155,17 @@ struct attention_backward_wgmma_wide : wgmma_backward_block<E, 256, 64, 64, STAG
                     gpu_wgmma_settle(x);
                     gpu_wgmma_settle(dk);
                     gpu_wgmma_settle(dq);
-                    if (lane == 0)
-                        gpu_mbarrier_arrive(Q_EMPTY + 8 * stage);
+                    base::leave(Q_EMPTY + 8 * stage);
                     base::dq_out(a, tile & ~LAST, j, dq);
                 }
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(dv);
-                if (lane == 0)
-                    gpu_mbarrier_arrive(KV_EMPTY);
+                base::leave(KV_EMPTY);
             }
             const bool open = base::template put<HALF>(a, w, key0, wg * HALF, dv, dk);
             if (gpu_group_any(2, 256, open) && gpu_thread() == 0)
                 a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again;
-            if (lane == 0)
-                gpu_mbarrier_arrive(WORK_EMPTY + item % 2 * 8);
+            base::leave(WORK_EMPTY + item % 2 * 8);
         }
     }
 };
