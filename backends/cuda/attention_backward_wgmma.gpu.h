@@ -354,6 +354,8 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
         base::DO_EMPTY, base::STEP, base::K_FULL, base::V_FULL, base::KV_EMPTY, base::WORK_FULL, base::WORK_EMPTY;
     using typename base::args, typename base::shared, typename base::work;
     static constexpr bool DS_HELD = BM == 64; // dS stays in registers as the operand of dK, else there is no room
+    // Weights from here on are worked out before the wait for dQ; d = 64: half of them, the others under dK. ORDERED: no room for more.
+    static constexpr int READY = BM == 64 ? 0 : ORDERED ? 24 : 16;
 
     static GPU_FN void run(const args &a, shared &sh)
     {
@@ -518,9 +520,8 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     const int keys = gpu_load_at(STEP + 16 * next + 4);
                     if (keys >= 0)
                         hide(keys, next);
-                    weigh(next);           // under dQ and dK
-                    if constexpr (DS_HELD) // else ptxas finds no registers for them before the wait
-                        gpu_wgmma_ready(weights);
+                    weigh(next); // under dQ and dK
+                    gpu_wgmma_ready<READY>(weights);
                     gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dq);
                     base::dq_out(a, tile & ~LAST, j, dq);

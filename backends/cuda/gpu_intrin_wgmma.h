@@ -173,13 +173,13 @@ template <int N> GPU_FN void gpu_wgmma_settle(uint32_t (&r)[N])
         asm volatile("" : "+r"(r[i])::"memory");
 }
 
-// Pairs of 16-bit numbers >= 0 (or NaN) that are to be worked out before what follows: what does not depend on a wait is otherwise done
-// after it.
-template <int N> GPU_FN void gpu_wgmma_ready(const uint32_t (&r)[N])
+// Pairs of 16-bit numbers >= 0 (or NaN), from FROM on, that are to be worked out before what follows: what does not depend on a wait is
+// otherwise done after it.
+template <int FROM, int N> GPU_FN void gpu_wgmma_ready(const uint32_t (&r)[N])
 {
     uint32_t any = 0;
 #pragma unroll
-    for (int i = 0; i < N; i++)
+    for (int i = FROM; i < N; i++)
         any |= r[i];
     asm volatile(
         "{\n.reg .pred never;\nsetp.eq.u32 never, %0, 0xffffffff;\n@never st.shared.u32 [%0], %0;\n}\n" ::"r"(any)
