@@ -15,14 +15,13 @@ extern const gpu_method GPU_NAME(gpu_attention_backward_flash2), GPU_NAME(gpu_at
     X(attention_backward_wgmma_##type##_##d)                                                                           \
     X(attention_backward_wgmma_finish_##type##_##d)                                                                    \
     X(attention_backward_wgmma_again_##type)
-#define DECLARE(symbol)     extern const gpu_kernel GPU_INFO(symbol);
-#define ENTRY(symbol)       &GPU_INFO(symbol),
-#define ORDERED(X, type, d) X(attention_backward_wgmma_ordered_##type##_##d)
-#define ALL(X, type)                                                                                                   \
-    WGMMA(X, type, 64) ORDERED(X, type, 64) WGMMA(X, type, 128) ORDERED(X, type, 128) WGMMA(X, type, 256)
+#define DECLARE(symbol)  extern const gpu_kernel GPU_INFO(symbol);
+#define ENTRY(symbol)    &GPU_INFO(symbol),
+#define SENT(X, type, d) X(attention_backward_wgmma_sent_##type##_##d)
+#define ALL(X, type)     WGMMA(X, type, 64) SENT(X, type, 64) WGMMA(X, type, 128) SENT(X, type, 128) WGMMA(X, type, 256)
 ALL(DECLARE, bf16)
 ALL(DECLARE, f16)
-enum { PREPARE, MAIN, FINISH, AGAIN, LAUNCHES, MAIN_ORDERED = LAUNCHES, KERNELS };
+enum { PREPARE, MAIN, FINISH, AGAIN, LAUNCHES, MAIN_SENT = LAUNCHES, KERNELS };
 
 static int64_t head_size(const kiln_attention_problem *p)
 {
@@ -30,12 +29,19 @@ static int64_t head_size(const kiln_attention_problem *p)
     return most <= 64 ? 64 : most <= 128 ? 128 : 256;
 }
 
+/* Whether dQ leaves by way of shared memory, from where it can be added in order. Items of many steps are faster so where shared memory
+ * has room for it, which at d = 64 costs a stage; short ones are not, for the last dQ leaves later. */
+static bool is_sent(const kiln_attention_problem *p)
+{
+    return p->flags & KILN_FLAG_DETERMINISTIC || (head_size(p) == 128 && p->heads / p->heads_k * p->seqlen_q >= 4096);
+}
+
 static const gpu_kernel *launch(const kiln_attention_problem *p, int i)
 {
     static const gpu_kernel *const of_f16[] = {ALL(ENTRY, f16)}, *const of_bf16[] = {ALL(ENTRY, bf16)};
     const gpu_kernel *const *of = p->q.type == KILN_BFLOAT16 ? of_bf16 : of_f16;
-    if (i == MAIN && (p->flags & KILN_FLAG_DETERMINISTIC))
-        i = MAIN_ORDERED;
+    if (i == MAIN && is_sent(p))
+        i = MAIN_SENT;
     return of[(head_size(p) == 64 ? 0 : head_size(p) == 128 ? KERNELS : 2 * KERNELS) + i];
 }
 
@@ -148,9 +154,12 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     if (p->total_q == 0 || p->total_k == 0 || p->batch == 0 || !can_be_read(b, &a))
         return other(problem)->run(device, problem, workspace, stream);
     (void)place(device, p, &a, workspace);
-    /* Q, dO and the sums of dQ of the heads that are worked on together should stay in the L2. */
-    const int64_t per_head = p->seqlen_q * head_size(p) * 8 * (p->heads / p->heads_k);
-    for (a.section = 1; a.section < p->batch * p->heads_k && 2 * a.section * per_head <= device->l2_bytes * 2 / 3;)
+    /* Q, dO and the sums of dQ of the heads that are worked on together should stay in the L2. But a section's items are to keep the
+     * device busy: else the long items of the next one begin when others have little left. */
+    const int64_t per_head = p->seqlen_q * head_size(p) * 8 * (p->heads / p->heads_k),
+                  items_of_head = a.n_tiles * a.parts;
+    for (a.section = 1; a.section < p->batch * p->heads_k && (2 * a.section * per_head <= device->l2_bytes * 2 / 3 ||
+                                                              a.section * items_of_head < device->units);)
         a.section *= 2;
     const int64_t of_q = p->heads * a.q_room, records = attention_ceil(a.works, launch(p, PREPARE)->threads);
     const int64_t items[LAUNCHES] = {of_q > records ? of_q : records, a.works,

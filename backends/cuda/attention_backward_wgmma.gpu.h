@@ -3,16 +3,17 @@
 //   one pass. An item is 128 keys of one KV head: dK and dV stay in registers while Q and dO stream past in tiles of BM rows;
 //   scores are computed transposed (keys x queries), so that P and dS are at once the register operands of dV += P·dO and
 //   dK += dS·Q; dS also goes through shared memory, for dQ = dSᵀ·K needs the keys of both warpgroups: each makes half of
-//   dQ and adds it to an fp32 sum in memory, in whatever order: bits of dq differ from run to run.
+//   dQ and adds it to an fp32 sum in memory, in whatever order: bits of dq differ from run to run. SENT: by way of shared memory,
+//   from where two spare waves have it added in turns, while the others are at the next step.
 //
 // A block stays on its multiprocessor and takes items from a counter. Its producer reads the next one and loads its first tiles while
 // the consumers are still at the last steps of this one and at its dK and dV.
 //
-// ORDERED: same bits. An item adds to a tile of dQ after the item of the 128 keys behind its own, which tells it so by a counter of the
-// tile; the last keys are given out first. With a causal mask each item begins at its diagonal, where it is the first to add, and
-// comes to the next tiles when those behind it have left: begun together, no two want the same tile. Items that begin at the same
-// tile (no mask) belong to different heads, as far as the L2 holds their Q, dO and dQ. Two spare waves wait and add in turns, while the
-// others are at the next step. No item waits for one that is given out later.
+// In order (DETERMINISTIC, SENT): same bits. An item adds to a tile of dQ after the item of the 128 keys behind its own, which tells it
+// so by a counter of the tile; the last keys are given out first. With a causal mask each item begins at its diagonal, where it is
+// the first to add, and comes to the next tiles when those behind it have left: begun together, no two want the same tile. Items
+// that begin at the same tile (no mask) belong to different heads, as far as the L2 holds their Q, dO and dQ. No item waits for
+// one that is given out later.
 //
 // Where there are few keys for many query heads, several items share a KV head's keys, each for a part of its heads; their dK and dV
 // go to memory in fp32, and `finish` adds them up.
@@ -100,25 +101,25 @@ GPU_FN void wgmma_put_part(const gpu_wgmma_backward_args &a, int64_t number, int
 }
 
 // A block without its consumers: shared memory, the producer, and who adds to dQ in order.
-template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct wgmma_backward_block {
+template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wgmma_backward_block {
     using E = E_;
     using args = gpu_wgmma_backward_args;
     using work = gpu_wgmma_backward_work;
     static constexpr int D = D_, BM = BM_, BN = BN_, STAGES = STAGES_;
-    static constexpr bool ORDERED = ORDERED_;
+    static constexpr bool SENT = SENT_;
     static constexpr int threads = 384, blocks = 1, tile_q = BM, tile_k = BN;
     static constexpr int PRODUCER = 24, CONSUMER = 240, PANELS = D / 64, PANEL_Q = BM * 64, PANEL_K = BN * 64;
     // A warpgroup's half of dQ: its own 64 rows of 128, or its own columns of 64 rows. TILE: floats of a tile.
     static constexpr int COLS = BM * D / 128, PIECES = COLS / 8, TILE = BM * D; // pieces of 16 bytes: a thread's share
-    static constexpr int LAST = INT32_MIN;                 // with the number of a tile in the workspace: the last step
-    static constexpr int BUFFERS = D > 128 ? 4 : 2;        // D = 256: two of dS, two of P
-    static constexpr int SENDERS = ORDERED ? 2 : 0;        // waves, of which each adds the dQ of every second step
-    static constexpr int DQS = ORDERED && D == 64 ? 2 : 1; // tiles of dQ on their way
+    static constexpr int LAST = INT32_MIN;              // with the number of a tile in the workspace: the last step
+    static constexpr int BUFFERS = D > 128 ? 4 : 2;     // D = 256: two of dS, two of P
+    static constexpr int SENDERS = SENT ? 2 : 0;        // waves, of which each adds the dQ of every second step
+    static constexpr int DQS = SENT && D == 64 ? 2 : 1; // tiles of dQ on their way
 
     struct alignas(1024) shared {
         E k[BN * D], v[BN * D], q[STAGES][BM * D], dout[STAGES][BM * D];
         E ds[BUFFERS][BN * BM];
-        float dq[DQS][ORDERED ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
+        float dq[DQS][SENT ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
         uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, kv_empty,
             dq_full[2], dq_empty[2], work_full[2], work_empty[2]; // dq_...: of even and odd steps
         // What is in a stage: see LAST; the item's keys, ~keys if nothing is hidden; query r of the tile sees keys [r + low, r + high).
@@ -169,7 +170,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
             gpu_registers_give<PRODUCER>();
             if (gpu_thread() == 256)
                 produce(a, sh);
-            if (ORDERED && gpu_wave_id() >= 10)
+            if (SENT && gpu_wave_id() >= 10)
                 send(a, sh, gpu_wave_id() - 10);
             return;
         }
@@ -260,12 +261,12 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                 falls = falls || gpu_read<int32_t>(starts, b) > gpu_read<int32_t>(starts, b + 1);
         return !gpu_wave_any(falls);
     }
-    // ORDERED: adds what the consumers leave, when it is this item's turn. A wave for even and one for odd steps: until what is added
-    // has arrived and the next item may add takes longer than a step.
+    // SENT: adds what the consumers leave; in order: when it is this item's turn. A wave for even and one for odd steps: until what is
+    // added has arrived and the next item may add takes longer than a step.
     static GPU_FN void send(const args &a, const shared &sh, uint32_t odd)
     {
         const auto &p = a.base.p.forward;
-        const bool ordered = ascends(p.cu_seqlens_q, p.batch) && ascends(p.cu_seqlens_k, p.batch);
+        const bool waits = a.turn && ascends(p.cu_seqlens_q, p.batch) && ascends(p.cu_seqlens_k, p.batch);
         if (gpu_lane() > 0)
             return;
         const uint32_t from = DQ + odd % DQS * (TILE * 4);
@@ -275,7 +276,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
             const work &w = sh.mine[item % 2];
             gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
             if (w.keys < 0)
-                return;
+                break;
             const int m_first = w.m_first, m_past = w.m_past;
             const uint32_t turn = w.turn;
             int tile = w.q_tile;
@@ -286,19 +287,22 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
                     if (step % 2 != odd)
                         continue;
                     uint32_t *whose = a.turn + tile + m;
-                    while (ordered && gpu_load_acquire(whose) != turn) {
+                    while (waits && gpu_load_acquire(whose) != turn) {
                     }
                     gpu_async_fence_global();
                     gpu_mbarrier_wait(DQ_FULL + 8 * odd, step / 2 % 2);
                     gpu_bulk_add(a.dq + (int64_t)(tile + m) * TILE, from, TILE * 4);
                     gpu_bulk_wait_read();
                     gpu_mbarrier_arrive(DQ_EMPTY + 8 * odd);
-                    gpu_bulk_wait();
-                    gpu_async_fence_global();
-                    gpu_store_release(whose, turn - 1);
+                    if (a.turn) {
+                        gpu_bulk_wait();
+                        gpu_async_fence_global();
+                        gpu_store_release(whose, turn - 1);
+                    }
                 }
             gpu_mbarrier_arrive(WORK_EMPTY + item % 2 * 8);
         }
+        gpu_bulk_wait();
     }
 
     // What the item has of dV and dK, `COLUMNS` from col0 on of rows key0 and key0 + 8, to memory. Is something not finite?
@@ -316,7 +320,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
         return wgmma_put_keys<E, COLUMNS>(p.dk, w, key0, col0, dk, wgmma_lowered<E>((float)p.forward.softmax_scale)) ||
                open;
     }
-    // ORDERED: what was where the dQ of this step is to be has left.
+    // SENT: what was where the dQ of this step is to be has left.
     static GPU_FN void dq_room(uint32_t step)
     {
         const uint32_t before = step - DQS;
@@ -326,7 +330,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
     static GPU_FN void dq_out(const args &a, int tile, uint32_t step, const float (&dq)[COLS / 2])
     {
         const uint32_t thread = gpu_again(gpu_thread()), mine = thread / 32 * (TILE / 8) + thread % 32 * 4;
-        if constexpr (ORDERED) {
+        if constexpr (SENT) {
             const uint32_t to = DQ + step % DQS * (TILE * 4) + mine * 4;
             if constexpr (DQS == 1)
                 dq_room(step);
@@ -346,16 +350,16 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool ORDERED_> struct
     }
 };
 
-template <class E, int D, int BM, int STAGES, bool ORDERED>
-struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS, STAGES, ORDERED> {
-    using base = wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS, STAGES, ORDERED>;
+template <class E, int D, int BM, int STAGES, bool SENT>
+struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS, STAGES, SENT> {
+    using base = wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS, STAGES, SENT>;
     using base::BN, base::PANEL_K, base::PANEL_Q, base::COLS, base::LAST, base::Q_BYTES, base::DS_BYTES, base::K,
         base::V, base::Q, base::DO, base::DS, base::LSE, base::DELTA, base::Q_FULL, base::Q_EMPTY, base::DO_FULL,
         base::DO_EMPTY, base::STEP, base::K_FULL, base::V_FULL, base::KV_EMPTY, base::WORK_FULL, base::WORK_EMPTY;
     using typename base::args, typename base::shared, typename base::work;
     static constexpr bool DS_HELD = BM == 64; // dS stays in registers as the operand of dK, else there is no room
-    // Weights from here on are worked out before the wait for dQ; d = 64: half of them, the others under dK. ORDERED: no room for more.
-    static constexpr int READY = BM == 64 ? 0 : ORDERED ? 24 : 16;
+    // Weights from here on are worked out before the wait for dQ; d = 64: half of them, the others under dK. SENT: no room for more.
+    static constexpr int READY = BM == 64 ? (SENT ? 0 : 16) : SENT ? 24 : 16;
 
     static GPU_FN void run(const args &a, shared &sh)
     {
@@ -496,7 +500,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     gpu_wgmma_settle(weights);
                     base::leave(DO_EMPTY + 8 * stage);
                     ring.next();
-                    if constexpr (ORDERED && base::DQS > 1) // in dq_out() the compiler has no registers for a wait
+                    if constexpr (SENT && base::DQS > 1) // in dq_out() the compiler has no registers for a wait
                         base::dq_room(j);
                     if (!last)
                         gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);

@@ -49,8 +49,8 @@ typedef struct gpu_wgmma_backward_args {
      * how many items have been given out. */
     int64_t *open_k, *open_q;
     uint32_t *open;
-    uint32_t *
-        turn; /* of each tile of dQ: whose turn it is to add to it, from the last keys to the first. NULL: in any order */
+    /* Of each tile of dQ: whose turn it is to add to it, from the last keys to the first. NULL: in any order. */
+    uint32_t *turn;
     gpu_tensor_map q, k, v, dout;
 } gpu_wgmma_backward_args;
 

@@ -76,8 +76,8 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
             n = tile - wgmma_first_tile(p.cu_seqlens_k, p.total_k, BN, batch); // < 0: nobody's
         } else {
             int64_t bh;
-            if (p.masked ||
-                a.turn) { // within a section of heads the tiles with the most queries (of a causal mask) first
+            if (p.masked || a.turn) {
+                // Within a section of heads the tiles with the most queries (of a causal mask) first.
                 const int64_t section = gpu_divide(item, a.section * tiles), in = item - section * a.section * tiles;
                 const int64_t rest = heads - section * a.section, here = rest < a.section ? rest : a.section;
                 n = gpu_divide(in, here), bh = section * a.section + in - n * here;

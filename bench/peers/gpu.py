@@ -7,7 +7,7 @@ L2 cache is flushed before each timed call, times are medians of CUDA events, da
 result passed its check against float64 in this run. Ratios are peer time / Kiln time: above 1 Kiln is faster.
 FLOPs: 4·B·H·Sq·Sk·d forward, halved for causal, 2.5 times that backward. Set KILN_BACKEND_PATH to the plug-in's folder.
 Sections: softmax, forward, gqa, special (what has no peer, beside the plain shape of the same run), sustained (a second of each,
-beside a matrix product), backward, overhead. --sections picks.
+beside a matrix product), backward, backward_special (GQA, packed, with the forward), overhead. --sections picks.
 """
 import argparse
 import random
@@ -25,7 +25,7 @@ from kiln_ctypes import DETERMINISTIC, WINDOW_BOTTOM_RIGHT, Kiln
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("libkiln")
 parser.add_argument("--only", nargs="*", default=[], help="rows whose name contains one of these")
-parser.add_argument("--sections", nargs="*", default=["softmax", "forward", "gqa", "special", "sustained", "backward", "overhead"])
+parser.add_argument("--sections", nargs="*", default=["softmax", "forward", "gqa", "special", "sustained", "backward", "backward_special", "overhead"])
 parser.add_argument("--rounds", type=int, default=11)
 parser.add_argument("--quick", action="store_true", help="fewer sizes")
 parser.add_argument("--rungs", nargs="*", default=[""], help="of attention, such as flash2 mma wgmma; '' is the default choice")
@@ -180,6 +180,14 @@ def gqa_rows(rungs, lengths):
                 compare(name, torch.bfloat16, 1, s, 64, 8, 128, causal, rungs)
 
 
+def packed_lengths():
+    """64 sequences of drawn lengths, and as many equal ones with the same FLOPs."""
+    draw = random.Random(1)
+    lengths = [draw.randint(100, 2000) for _ in range(64)]
+    same = round((sum(n * n for n in lengths) / 64) ** 0.5)
+    return ("packed equal", [same] * 64), ("packed uneven", lengths)
+
+
 def special_rows():
     """What no peer does or what is about Kiln alone: TFLOP/s of the pairs that count, and the share of a plain shape."""
     print("attention forward, bf16: TFLOP/s of visible pairs, and rate over that of the plain shape named")
@@ -230,10 +238,7 @@ def special_rows():
     row("values near the maximum", "16K", q, k, top, whole(1, 16384, 16), last(q, k, top))
     q, k, v = tensors(1, 131072, 1, 128, 128)
     row("1 x 1 x 128K", "16K", q, k, v, whole(1, 131072, 1), last(q, k, v))
-    draw = random.Random(1)
-    lengths = [draw.randint(100, 2000) for _ in range(64)]
-    same = round((sum(n * n for n in lengths) / 64) ** 0.5)
-    for name, ns in (("packed equal", [same] * 64), ("packed uneven", lengths)):
+    for name, ns in packed_lengths():
         starts = torch.tensor([0] + ns, device=device).cumsum(0).to(torch.int32)
         q, k, v = (torch.randn(sum(ns), 16, 128, device=device, dtype=bf16).transpose(0, 1) for _ in range(3))
         past = sum(ns)
@@ -283,6 +288,44 @@ def sustained_rows(dims):
                   f"({long[0] / long[1]:4.2f}x, {long[0] / long[2]:4.2f}x)  {kernel}; clock and power: {' | '.join(clocks)}", flush=True)
 
 
+def backward_row(name, dtype, b, s, h, h_k, d, causal, both=False):
+    """Backward beside the peers; both: forward and backward together."""
+    if not wanted(name):
+        return
+    kiln.forget()
+    q, k, v, dout = (torch.randn(b, s, n, d, device=device, dtype=dtype).transpose(1, 2) for n in (h, h_k, h_k, h))
+    o, lse = torch.empty_like(q), torch.empty(b, h, s, device=device)
+    dq, dk, dv = (torch.full_like(t, float("nan")) for t in (q, k, v))
+    args = kiln.forward_args(q, k, v, o, lse, causal=causal)
+    forward, _ = kiln.call("attention_forward", args)
+    forward()
+    run, kernel = kiln.backward(args, dout, dq, dk, dv)
+    run()
+    keys, values = (t[0, -1].double().requires_grad_() for t in (k, v))
+    for head in range(h - h // h_k, h):
+        query = q[0, head].double().requires_grad_()
+        reference(query, keys, values, causal)[0].backward(dout[0, head].double())
+    errors = [((got[0, -1].double() - want.grad).norm() / want.grad.norm()).item()
+              for got, want in zip((dq, dk, dv), (query, keys, values))]
+    whole = not any(bool(torch.isnan(t).any()) for t in (dq, dk, dv))
+    if not whole or not max(errors) < 1e-2:  # norms only: elements are the test suites' business
+        print(f"{name:32s} WRONG, not timed ({kernel}), errors {errors}, {'no' if whole else 'some'} NaN")
+        return
+    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+    calls = peers(*leaves, causal)
+    outs = [f() for f in calls]
+
+    def peer(call, out):
+        return lambda: torch.autograd.grad(call() if both else out, leaves, dout, retain_graph=not both)
+    same, rung = kiln.backward(args, dout, dq, dk, dv, flags=DETERMINISTIC)
+    ours = [lambda: (forward(), run())] if both else [same] * (rung == kernel) + [run]
+    *more, t, fa2, cudnn = medians(ours + [peer(call, out) for call, out in zip(calls, outs)])
+    flops = (14 if both else 10) * b * h * s * s * d * (0.5 if causal else 1)
+    print(f"{name:32s} FA2 {flops / fa2 / 1e9:5.0f} cuDNN {flops / cudnn / 1e9:5.0f} | {kernel} "
+          f"{flops / t / 1e9:5.0f} {fa2 / t:5.2f}x {cudnn / t:5.2f}x" +
+          "".join(f" | deterministic {flops / m / 1e9:5.0f} {t / m:5.2f}" for m in more), flush=True)
+
+
 def backward_rows(dtypes, dims, lengths):
     print("attention backward, B·S = 16K, H·d = 2048: TFLOP/s (all launches), and ratio to FlashAttention-2 and cuDNN; "
           "KILN_FLAG_DETERMINISTIC where it is the same rung, and its share of ours without")
@@ -290,37 +333,40 @@ def backward_rows(dtypes, dims, lengths):
         for d in dims:
             for s in lengths:
                 for causal in (False, True):
-                    name = f"backward {str(dtype)[6:]} d{d} s{s} {'causal' if causal else 'full'}"
-                    if not wanted(name):
-                        continue
-                    b, h = 16384 // s, 2048 // d
-                    kiln.forget()
-                    q, k, v, dout = (torch.randn(b, s, h, d, device=device, dtype=dtype).transpose(1, 2) for _ in range(4))
-                    o, lse = torch.empty_like(q), torch.empty(b, h, s, device=device)
-                    dq, dk, dv = (torch.full_like(q, float("nan")) for _ in range(3))
-                    args = kiln.forward_args(q, k, v, o, lse, causal=causal)
-                    kiln.call("attention_forward", args)[0]()
-                    run, kernel = kiln.backward(args, dout, dq, dk, dv)
-                    run()
-                    exact = [t[0, -1].double().requires_grad_() for t in (q, k, v)]
-                    reference(*exact, causal)[0].backward(dout[0, -1].double())
-                    errors = [((got[0, -1].double() - want.grad).norm() / want.grad.norm()).item()
-                              for got, want in zip((dq, dk, dv), exact)]
-                    whole = not any(bool(torch.isnan(t).any()) for t in (dq, dk, dv))
-                    if not whole or not max(errors) < 1e-2:  # norms only: elements are the test suites' business
-                        print(f"{name:32s} WRONG, not timed ({kernel}), errors {errors}, {'no' if whole else 'some'} NaN")
-                        continue
-                    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
-                    outs = [f() for f in peers(*leaves, causal)]
+                    backward_row(f"backward {str(dtype)[6:]} d{d} s{s} {'causal' if causal else 'full'}", dtype, 16384 // s, s,
+                                 2048 // d, 2048 // d, d, causal)
 
-                    def peer(out):
-                        return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
-                    same, rung = kiln.backward(args, dout, dq, dk, dv, flags=DETERMINISTIC)
-                    *more, ours, fa2, cudnn = medians([same] * (rung == kernel) + [run] + [peer(out) for out in outs])
-                    flops = 10 * b * h * s * s * d * (0.5 if causal else 1)
-                    print(f"{name:32s} FA2 {flops / fa2 / 1e9:5.0f} cuDNN {flops / cudnn / 1e9:5.0f} | {kernel} "
-                          f"{flops / ours / 1e9:5.0f} {fa2 / ours:5.2f}x {cudnn / ours:5.2f}x" +
-                          "".join(f" | deterministic {flops / t / 1e9:5.0f} {ours / t:5.2f}" for t in more), flush=True)
+
+def backward_special_rows(lengths):
+    print("attention backward, bf16, d = 128, causal: 64 heads on 8, batch 1; forward and backward together; packed sequences")
+    for s in lengths:
+        backward_row(f"backward gqa s{s} causal", torch.bfloat16, 1, s, 64, 8, 128, True)
+    backward_row("forward+backward s8192 causal", torch.bfloat16, 2, 8192, 16, 16, 128, True, both=True)
+    rates = []
+    for name, ns in packed_lengths():
+        if not wanted("backward " + name):
+            continue
+        kiln.forget()
+        total = sum(ns)
+        starts = kiln.tensor(torch.tensor([0] + ns, device=device).cumsum(0).to(torch.int32))
+        q, k, v, dout = (torch.randn(total, 16, 128, device=device, dtype=torch.bfloat16).transpose(0, 1) for _ in range(4))
+        o, lse = torch.empty_like(q), torch.empty(16, total, device=device)
+        grads = [torch.full_like(q, float("nan")) for _ in range(3)]
+        args = kiln.forward_args(q, k, v, o, lse, causal=True, cu_seqlens_q=starts, cu_seqlens_k=starts, max_seqlen_q=max(ns),
+                                 max_seqlen_k=max(ns))
+        kiln.call("attention_forward", args)[0]()
+        run, kernel = kiln.backward(args, dout, *grads)
+        run()
+        last = slice(total - ns[-1], total)
+        exact = [t[-1, last].double().requires_grad_() for t in (q, k, v)]
+        reference(*exact, True)[0].backward(dout[-1, last].double())
+        errors = [((got[-1, last].double() - want.grad).norm() / want.grad.norm()).item() for got, want in zip(grads, exact)]
+        if any(bool(torch.isnan(t).any()) for t in grads) or not max(errors) < 1e-2:
+            print(f"backward {name:23s} WRONG, not timed ({kernel}), errors {errors}")
+            continue
+        (t,) = medians([run])
+        rates.append(10 * 16 * 128 * sum(n * (n + 1) / 2 for n in ns) / t / 1e9)
+        print(f"backward {name:23s} {rates[-1]:5.0f} {rates[-1] / rates[0]:5.2f} of the first  {kernel}", flush=True)
 
 
 def overhead():
@@ -358,6 +404,8 @@ for section in options.sections:
     elif section == "backward":
         lengths = options.lengths or ([2048, 16384] if options.quick else [512, 1024, 2048, 4096, 8192, 16384])
         backward_rows([getattr(torch, t) for t in options.types], options.dims, lengths)
+    elif section == "backward_special":
+        backward_special_rows(options.lengths or ([2048, 16384] if options.quick else [2048, 4096, 8192, 16384, 32768]))
     elif section == "overhead":
         overhead()
     else:

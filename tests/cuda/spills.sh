@@ -15,7 +15,7 @@
 set -eu
 logs=$1/backends/cuda dump=${2:-$(command -v cuobjdump || true)}
 limit=160 seen=0 bad=0
-wgmma='^attention_backward_wgmma_(ordered_)?(f16|bf16)_' forward='^attention_forward_wgmma_(f16|bf16)_[0-9_]+x[0-9]+$'
+wgmma='^attention_backward_wgmma_(sent_)?(f16|bf16)_' forward='^attention_forward_wgmma_(f16|bf16)_[0-9_]+x[0-9]+$'
 must='^attention_forward_(flash2|mma)_(f16|bf16)_(64|128)$' never='^softmax_(online|(backward_)?split)_'
 
 shopt -s nullglob
