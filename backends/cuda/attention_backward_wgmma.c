@@ -45,6 +45,12 @@ static const gpu_kernel *launch(const kiln_attention_problem *p, int i)
     return of[(head_size(p) == 64 ? 0 : head_size(p) == 128 ? KERNELS : 2 * KERNELS) + i];
 }
 
+/* Above 128 a pair of blocks, of 64 keys each. */
+static int64_t blocks_of_item(const kiln_attention_problem *p)
+{
+    return head_size(p) > 128 ? 2 : 1;
+}
+
 /* What takes the rest of the contract. */
 static const gpu_method *other(const kiln_problem *problem)
 {
@@ -97,7 +103,8 @@ static size_t place(const gpu_device *device, const kiln_attention_problem *p, g
     a->n_tiles = attention_ceil(p->seqlen_k, keys);
     a->group = p->heads / p->heads_k, a->parts = 1;
     a->works = p->heads_k * (packed_k ? p->total_k / keys + p->batch : p->batch * a->n_tiles);
-    while (2 * a->works < 3 * device->units && a->group % 2 == 0) /* few items, and with a mask of unlike lengths */
+    /* few items, and with a mask of unlike lengths */
+    while (2 * a->works * blocks_of_item(p) < 3 * device->units && a->group % 2 == 0)
         a->group /= 2, a->parts *= 2, a->works *= 2;
     a->q_room = packed_q ? p->total_q / rows + p->batch : p->batch * a->m_tiles;
     const int64_t of_q = p->heads * a->q_room * rows;
@@ -137,7 +144,7 @@ static const gpu_kernel *kernel(const gpu_device *device, const kiln_problem *pr
 static bool can_be_read(const kiln_attention_backward_problem *b, gpu_wgmma_backward_args *a)
 {
     const kiln_attention_problem *p = &b->forward;
-    const int32_t rows = launch(p, MAIN)->tile_q, keys = launch(p, MAIN)->tile_k;
+    const int32_t rows = launch(p, MAIN)->tile_q, keys = (int32_t)(launch(p, MAIN)->tile_k / blocks_of_item(p));
     const int64_t most = 1 << 30; /* coordinates have 32 bits */
     return p->total_q <= most && p->total_k <= most && attention_is_aligned(p) && attention_has_aligned_rows(&p->o) &&
            attention_has_aligned_rows(&b->dout) && attention_has_aligned_rows(&b->dq) &&
@@ -155,20 +162,20 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
         return other(problem)->run(device, problem, workspace, stream);
     (void)place(device, p, &a, workspace);
     /* Q, dO and the sums of dQ of the heads that are worked on together should stay in the L2. But a section's items are to keep the
-     * device busy: else the long items of the next one begin when others have little left. */
-    const int64_t per_head = p->seqlen_q * head_size(p) * 8 * (p->heads / p->heads_k),
-                  items_of_head = a.n_tiles * a.parts;
-    for (a.section = 1; a.section < p->batch * p->heads_k && (2 * a.section * per_head <= device->l2_bytes * 2 / 3 ||
-                                                              a.section * items_of_head < device->units);)
+     * device busy, else the long items of the next one begin when others have little left; in order they would wait for each other. */
+    const int64_t per_head = p->seqlen_q * head_size(p) * 8 * (p->heads / p->heads_k), blocks = blocks_of_item(p);
+    const int64_t busy = a.turn ? 0 : device->units, blocks_of_head = a.n_tiles * a.parts * blocks;
+    for (a.section = 1; a.section < p->batch * p->heads_k &&
+                        (2 * a.section * per_head <= device->l2_bytes * 2 / 3 || a.section * blocks_of_head < busy);)
         a.section *= 2;
     const int64_t of_q = p->heads * a.q_room, records = attention_ceil(a.works, launch(p, PREPARE)->threads);
-    const int64_t items[LAUNCHES] = {of_q > records ? of_q : records, a.works,
+    const int64_t items[LAUNCHES] = {of_q > records ? of_q : records, a.works * blocks,
                                      of_q + (a.parts > 1 ? a.works / a.parts : 0), device->units};
     kiln_status status = KILN_OK;
     for (int i = 0; i < LAUNCHES && status == KILN_OK; i++) {
         a.base.items = items[i];
-        status = (i == PREPARE ? gpu_launch : gpu_launch_chained)(device, launch(p, i), &a,
-                                                                  i == MAIN ? device->units : 0, stream);
+        status = (i == PREPARE ? gpu_launch : gpu_launch_chained)(
+            device, launch(p, i), &a, i == MAIN ? device->units / blocks * blocks : 0, stream);
     }
     return status;
 }

@@ -112,13 +112,12 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
     // A warpgroup's half of dQ: its own 64 rows of 128, or its own columns of 64 rows. TILE: floats of a tile.
     static constexpr int COLS = BM * D / 128, PIECES = COLS / 8, TILE = BM * D; // pieces of 16 bytes: a thread's share
     static constexpr int LAST = INT32_MIN;              // with the number of a tile in the workspace: the last step
-    static constexpr int BUFFERS = D > 128 ? 4 : 2;     // D = 256: two of dS, two of P
     static constexpr int SENDERS = SENT ? 2 : 0;        // waves, of which each adds the dQ of every second step
     static constexpr int DQS = SENT && D == 64 ? 2 : 1; // tiles of dQ on their way
 
     struct alignas(1024) shared {
         E k[BN * D], v[BN * D], q[STAGES][BM * D], dout[STAGES][BM * D];
-        E ds[BUFFERS][BN * BM];
+        E ds[2][BN * BM];
         float dq[DQS][SENT ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
         uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, kv_empty,
             dq_full[2], dq_empty[2], work_full[2], work_empty[2]; // dq_...: of even and odd steps
@@ -358,7 +357,8 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
         base::DO_EMPTY, base::STEP, base::K_FULL, base::V_FULL, base::KV_EMPTY, base::WORK_FULL, base::WORK_EMPTY;
     using typename base::args, typename base::shared, typename base::work;
     static constexpr bool DS_HELD = BM == 64; // dS stays in registers as the operand of dK, else there is no room
-    // Weights from here on are worked out before the wait for dQ; d = 64: half of them, the others under dK. SENT: no room for more.
+    // Weights from here on are worked out before the wait for dQ, those before under dK. d = 64: half of them (SENT: there is no room for
+    // more). d = 128: all if dQ goes to shared memory; none if it goes to memory at once, which then must not come last.
     static constexpr int READY = BM == 64 ? (SENT ? 0 : 16) : SENT ? 24 : 16;
 
     static GPU_FN void run(const args &a, shared &sh)

@@ -229,20 +229,21 @@ struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, RO
     // dV and dK of the records from `number` on, by the threads that were consumers.
     static GPU_CALL void join(const args &a, int64_t number)
     {
-        constexpr bool WIDE = D > 128; // a warpgroup has half of the columns, not of the keys
-        constexpr int COLUMNS = WIDE ? D / 2 : D;
+        constexpr bool WIDE = D > 128; // a warpgroup has half of the columns, a block half of the keys
+        constexpr int COLUMNS = WIDE ? D / 2 : D, BLOCKS = WIDE ? 2 : 1;
         const gpu_wgmma_backward_work &w = a.work[number];
         if (w.keys == 0)
             return;
-        const int wave = gpu_wave_id(), key0 = (WIDE ? wave % 4 : wave) * 16 + gpu_lane() / 4,
-                  col0 = WIDE ? wave / 4 * COLUMNS : 0;
+        const int wave = gpu_wave_id(), col0 = WIDE ? wave / 4 * COLUMNS : 0;
         bool open = false;
 #pragma unroll 1
-        for (int which = 0; which < 2; which++) {
+        for (int turn = 0; turn < 2 * BLOCKS; turn++) {
+            const int which = turn % 2, block = turn / 2,
+                      key0 = block * 64 + (WIDE ? wave % 4 : wave) * 16 + gpu_lane() / 4;
             float sum[COLUMNS / 2] = {};
 #pragma unroll 1
             for (int64_t part = 0; part < a.parts; part++) {
-                const float *from = wgmma_part<COLUMNS>(a, number + part, which);
+                const float *from = wgmma_part<COLUMNS>(a, (number + part) * BLOCKS + block, which);
 #pragma unroll
                 for (int i = 0; i < COLUMNS / 8; i++) {
                     gpu_vec<float, 4> x;

@@ -401,10 +401,51 @@ GPU_FN void gpu_shared_or(uint32_t *p, uint32_t bits)
     atomicOr(p, bits);
 }
 
+// ---- pairs of blocks: clusters of two, each of which reaches the other's shared memory ----
+GPU_FN int gpu_pair_rank()
+{
+    int rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+GPU_FN void gpu_pair_barrier() // all threads of both; what was written before is seen after
+{
+    gpu_wave_barrier();
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// Where what lies at this address of shared memory lies in that of block `rank`.
+GPU_FN uint32_t gpu_pair_address(uint32_t p, int rank)
+{
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(p), "r"(rank));
+    return there;
+}
+GPU_FN void gpu_pair_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+// A word, or a copy of mine, to the other's memory, whose barrier counts the bytes.
+GPU_FN void gpu_pair_store(uint32_t to, int x, uint32_t bar)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(x),
+                 "r"(bar)
+                 : "memory");
+}
+GPU_FN void gpu_pair_copy(uint32_t to, uint32_t from, uint32_t bytes, uint32_t bar)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "r"(from), "r"(bytes), "r"(bar)
+        : "memory");
+}
+
 // A kernel that deals out its items itself: run(args, shared) once per block; the arguments' address may be given to the copy
 // engine. Shared memory is aligned to 1024 bytes.
-#define GPU_KERNEL_SM90(NAME, ...)                                                                                     \
-    extern "C" __global__ void __launch_bounds__((__VA_ARGS__::threads), 1)                                            \
+#define GPU_KERNEL_SM90(NAME, ...) GPU_KERNEL_SM90_WITH(, NAME, __VA_ARGS__)
+#define GPU_KERNEL_SM90_PAIR(NAME, ...)                                                                                \
+    GPU_KERNEL_SM90_WITH(__cluster_dims__(2, 1, 1), NAME, __VA_ARGS__) // blocks: even
+#define GPU_KERNEL_SM90_WITH(ATTRIBUTE, NAME, ...)                                                                     \
+    extern "C" __global__ void ATTRIBUTE __launch_bounds__((__VA_ARGS__::threads), 1)                                  \
         NAME(const __grid_constant__ __VA_ARGS__::args a)                                                              \
     {                                                                                                                  \
         static_assert(sizeof(a) <= 4096, "parameters of a kernel");                                                    \
