@@ -22,11 +22,11 @@ import re
 import subprocess
 import sys
 
-# name, compute units, MHz (sustained where one is published, else the peak, marked), cycles of a 32x32 MFMA and its depth
+# name, compute units, MHz (sustained where one is published, else the peak, marked), TB/s of its memory
 DEVICES = {
-    "gfx90a": ("MI250X", 220, 1700, "peak clock"),
-    "gfx942": ("MI300X", 304, 1207, "clock of AMD's max-achievable bf16 product"),
-    "gfx950": ("MI355X", 256, 2400, "peak clock"),
+    "gfx90a": ("MI250X", 220, 1700, "peak clock", 3.2),
+    "gfx942": ("MI300X", 304, 1207, "clock of AMD's max-achievable bf16 product", 5.3),
+    "gfx950": ("MI355X", 256, 2400, "peak clock", 8.0),
 }
 MFMA = {  # cycles in the matrix unit
     "gfx90a": {"32x32x8": 64, "16x16x16": 32, "32x32x2": 64, "16x16x4": 32},
@@ -131,26 +131,36 @@ def hot_loop(code):
 
 
 def trace(code, first, last):
-    """The instructions of a round, with rare blocks skipped."""
+    """The instructions of a round, with rare blocks skipped: until the walk is back at the first. It may leave the loop as it
+    lies in the listing, where a part of the body stands behind the branch back."""
     out, n = [], first
-    while True:
+    while not out or n != first:
         i = code[n]
         out.append(i)
-        if n == last:
-            return out
+        skipped = code[n + 1:i.target] if i.target is not None and i.target > n else []
+        away = any(x.name == "s_branch" and x.target is not None and x.target > last for x in skipped)
         if i.target is not None and i.name.startswith("s_branch"):
             n = i.target
-        elif i.target is not None and n < i.target <= last and not any(x.kind == "mfma" for x in code[n + 1:i.target]):
+        elif skipped and (i.target <= last or n > last or away) and not any(x.kind == "mfma" for x in skipped):
+            n = i.target
+        elif i.target is not None and i.target <= first:
             n = i.target
         else:
             n += 1
-        if len(out) > 20000:
+        if len(out) > 20000 or n >= len(code):
             sys.exit("no round of the loop found")
+    return out
 
 
 def mfma_cycles(i, arch):
     m = re.search(r"_(\d+x\d+x\d+)", i.name)
     return MFMA[arch][m.group(1)]
+
+
+def shared(amount, i):
+    """Cycles of a unit of the compute unit, for the waves of all its SIMDs. Waves without rows read no operands."""
+    working = OPTIONS.working or OPTIONS.simds
+    return amount * (working if i.name.startswith("ds_read") else OPTIONS.simds)
 
 
 def sums(code, arch, waves):
@@ -165,9 +175,9 @@ def sums(code, arch, waves):
         elif i.kind == "valu":
             unit["vector unit"] += 4
         elif i.kind == "lds":
-            unit["LDS"] += i.bytes() / lds_bytes(arch) * SIMDS
+            unit["LDS"] += shared(i.bytes() / lds_bytes(arch), i)
         elif i.kind == "memory":
-            unit["global memory"] += i.bytes() / L2_BYTES * SIMDS
+            unit["global memory"] += shared(i.bytes() / L2_BYTES, i)
     return {k: v * waves for k, v in unit.items()}
 
 
@@ -235,11 +245,11 @@ def schedule(code, arch, waves, rounds=16):
                 w.ready[r] = (t + c + (4 if i.kind == "exp" else 0), "valu")
         elif i.kind == "lds":
             start = max(t, unit["lds"])
-            unit["lds"] = start + i.bytes() / lds_bytes(arch) * SIMDS
-            w.lds.append(unit["lds"] + LDS_LATENCY - i.bytes() / lds_bytes(arch) * SIMDS)
+            unit["lds"] = start + shared(i.bytes() / lds_bytes(arch), i)
+            w.lds.append(unit["lds"] + LDS_LATENCY - shared(i.bytes() / lds_bytes(arch), i))
         elif i.kind == "memory":
             start = max(t, unit["memory"])
-            unit["memory"] = start + i.bytes() / L2_BYTES * SIMDS
+            unit["memory"] = start + shared(i.bytes() / L2_BYTES, i)
             w.memory.append(unit["memory"] + L2_LATENCY)
         elif i.name == "s_nop":
             w.free = t + 4 * (int(i.operands or "0", 0) + 1)
@@ -275,6 +285,8 @@ def main():
     p.add_argument("--objdump", default="llvm-objdump-22")
     p.add_argument("--readelf", default="llvm-readelf-22")
     p.add_argument("--lds-bytes", type=int, help="a clock of a compute unit, instead of the published figure")
+    p.add_argument("--blocks", type=int, help="of a compute unit, where a call has too few to fill it")
+    p.add_argument("--working", type=int, help="SIMDs whose waves have rows, where a call has few: the others only load")
     p.add_argument("--listing", action="store_true", help="print the round that is modelled")
     global OPTIONS
     OPTIONS = a = p.parse_args()
@@ -282,10 +294,12 @@ def main():
     code = parse(run(a.objdump, "-d", f"--mcpu={a.arch}", a.object), a.kernel)
     notes = notes_of(run(a.readelf, "--notes", a.object), a.kernel)
     lds = 160 * 1024 if a.arch == "gfx950" else 64 * 1024
-    per_block = notes["max_flat_workgroup_size"] // 64 // SIMDS
+    per_block = notes["max_flat_workgroup_size"] // 64
     registers = (notes["vgpr_count"] + 7) // 8 * 8
-    blocks = min(512 // registers // per_block, lds // notes["group_segment_fixed_size"], 8 // per_block)
-    waves = blocks * per_block
+    blocks = min(512 // registers * SIMDS // per_block, lds // notes["group_segment_fixed_size"], 8 * SIMDS // per_block)
+    blocks = min(blocks, a.blocks or blocks)
+    waves = max(1, blocks * per_block // SIMDS)
+    OPTIONS.simds = min(SIMDS, blocks * per_block)  # that have waves
     round_ = trace(code, *hot_loop(code))
     if a.listing:
         for i in round_:
@@ -293,17 +307,21 @@ def main():
     count = {k: sum(i.kind == k for i in round_) for k in ("mfma", "exp", "valu", "lds", "memory", "scalar")}
     unit = sums(round_, a.arch, waves)
     share, why = schedule(round_, a.arch, waves)
-    name, units, mhz, clock = DEVICES[a.arch]
-    peak = units * SIMDS * (256 if a.arch == "gfx90a" else 512 if a.arch == "gfx942" else 1024) * mhz * 1e6 / 1e12
+    name, units, mhz, clock, memory = DEVICES[a.arch]
+    peak = units * OPTIONS.simds * (256 if a.arch == "gfx90a" else 512 if a.arch == "gfx942" else 1024) * mhz * 1e6 / 1e12
     print(f"{a.kernel} on {a.arch} ({name}): MODEL, not measured")
     print("  " + ", ".join(f"{k} {v}" for k, v in notes.items()))
-    print(f"  {blocks} blocks, {waves} waves a SIMD; a round: " + ", ".join(f"{v} {k}" for k, v in count.items()))
+    print(f"  {blocks} blocks, {waves} waves on {OPTIONS.simds} SIMDs each; a round: " +
+          ", ".join(f"{v} {k}" for k, v in count.items()))
     print("  cycles of a round of all waves of a SIMD: " + ", ".join(f"{k} {v:.0f}" for k, v in unit.items()))
     limiter = max(unit, key=lambda k: unit[k] if k != "exponentials" else 0)
     print(f"  bound by sums: {unit['matrix unit'] / max(unit.values()):.0%} busy, limiter {limiter}")
-    print(f"  schedule: {share:.0%} busy, {unit['matrix unit'] / share:.0f} cycles a round of all waves; a wave waits for " +
+    cycles = unit["matrix unit"] / share
+    print(f"  schedule: {share:.0%} busy, {cycles:.0f} cycles a round of all waves; a wave waits for " +
           ", ".join(f"{k} {v:.0f}" for k, v in sorted(why.items(), key=lambda x: -x[1])))
     print(f"  {share * peak:.0f} of {peak:.0f} TFLOP/s at {mhz} MHz ({clock})")
+    print(f"  {unit['global memory'] * L2_BYTES / cycles:.1f} bytes a clock of a compute unit are loaded; "
+          f"the device's memory gives {memory * 1e6 / units / mhz:.1f}")
 
 
 main()
