@@ -5,26 +5,40 @@
  */
 #include "../gpu/attention_forward.h"
 
-#define MFMA(X, name)                                                                                                  \
-    X(attention_forward_mfma_##name##_64)                                                                              \
-    X(attention_forward_mfma_##name##_128)                                                                             \
-    X(attention_forward_mfma_##name##_256)                                                                             \
-    X(attention_forward_mfma_general_##name##_64)                                                                      \
-    X(attention_forward_mfma_general_##name##_128)                                                                     \
-    X(attention_forward_mfma_general_##name##_256)
+#define SIZES(X, name, type) X(name##_##type##_64) X(name##_##type##_128) X(name##_##type##_256)
+#define MFMA(X, type)                                                                                                  \
+    SIZES(X, attention_forward_mfma, type)                                                                             \
+    SIZES(X, attention_forward_mfma_general, type)                                                                     \
+    SIZES(X, attention_forward_mfma_few, type)                                                                         \
+    SIZES(X, attention_forward_mfma_few_general, type)
 #define DECLARE(symbol) extern const gpu_kernel GPU_INFO(symbol);
 #define ENTRY(symbol)   &GPU_INFO(symbol),
 MFMA(DECLARE, f16)
 MFMA(DECLARE, bf16)
 
-enum { BOUNDED_STRIDE = 1 << 22 }; /* GPU_BOUNDED_STRIDE: what a kernel's 32-bit offsets reach */
+enum {
+    BOUNDED_STRIDE = 1 << 22, /* GPU_BOUNDED_STRIDE: what a kernel's 32-bit offsets reach */
+    FEW = 6                   /* the first instance for few queries */
+};
+
+/*
+ * Do all queries of a sequence fit in one tile of `few`, 64? Its waves have 16 each, not 32: half the matrix work and half the
+ * weights where a wave of the others would have no more than that, and twice the waves at work where it would have more. With a
+ * second tile K and V were read twice. The two differ in bits, so that with KILN_FLAG_BATCH_INVARIANT the choice must not
+ * depend on the number of queries.
+ */
+static bool has_few_queries(const kiln_attention_problem *p, const gpu_kernel *few)
+{
+    return !(p->flags & KILN_FLAG_BATCH_INVARIANT) && p->seqlen_q <= few->tile_q;
+}
 
 static const gpu_kernel *kernel_of(const kiln_attention_problem *p, bool general)
 {
     static const gpu_kernel *const f16[] = {MFMA(ENTRY, f16)}, *const bf16[] = {MFMA(ENTRY, bf16)};
     const int64_t d = p->d > p->d_v ? p->d : p->d_v;
+    const gpu_kernel *const *kernels = p->q.type == KILN_FLOAT16 ? f16 : bf16;
     const int i = (d <= 64 ? 0 : d <= 128 ? 1 : 2) + (general ? 3 : 0);
-    return p->q.type == KILN_FLOAT16 ? f16[i] : bf16[i];
+    return kernels[has_few_queries(p, kernels[FEW + i]) ? FEW + i : i];
 }
 
 static bool supports(const gpu_device *device, const kiln_problem *problem, char *why, size_t cap)

@@ -5,12 +5,15 @@
 //   Q stays in registers, shared memory carries K and V only: swizzled, V transposed, both read by 16 bytes without conflicts;
 //   the scores of the next tile are computed while the weights of this one are: matrix unit and vector unit work at once;
 //   the reference of a row's weights follows its maximum with a lag of up to 2^8, and only when a tile's weights add up to more
-//   is the maximum looked for at all, by the two lanes of a row together: O is rarely rescaled;
+//   is the maximum looked for at all, by the lanes of a row together: O is rarely rescaled;
 //   tiles are loaded through buffer descriptors, whose bounds the hardware keeps: no comparisons.
 //
-// A wave has 32 queries, a lane half of the keys of one: 4·(lane / 32) + 8i + 0...3. Two modes as in flash2: plain (aligned
-// rows, o of q's type), and general (the rest of the contract), where what is rare goes through shared memory in rolled loops.
-// Careful passes: gpu_careful.gpu.h.
+// A wave has M queries, a lane M / 64 of the keys of one: 4·(lane / M) + (256 / M)·i + 0...3. Two modes as in flash2: plain
+// (aligned rows, o of q's type), and general (the rest of the contract), where what is rare goes through shared memory in rolled
+// loops. Careful passes: gpu_careful.gpu.h.
+//
+// M 32: the least traffic of shared memory for a product. M 16: half the products where a wave has 16 queries or fewer; waves
+// without queries only help to load.
 //
 // STAGES 2: K and V twice, a barrier a step. STAGES 1: once, and two barriers; the next tile waits in registers.
 //
@@ -118,43 +121,42 @@ template <class E, int BC, int D, int THREADS, class MFMA> struct mfma_copy_v {
 };
 
 // Shared memory.
-enum { MFMA_SLOTS = 16, MFMA_SLOTS_CAREFUL = 8 }; // numbers of a lane that go through it at a time
 struct mfma_nothing {
 };
-template <class E, int D, int BC, int STAGES> struct mfma_tiles {
+template <class E, int M, int D, int BC, int STAGES> struct mfma_tiles {
     gpu_swizzled<E, BC, D> k[STAGES];
-    mfma_columns<E, D, BC, gpu_mfma<E, 32>> v[STAGES];
+    mfma_columns<E, D, BC, gpu_mfma<E, M>> v[STAGES];
 };
-template <class E, int D, int BC, int WAVES, int STAGES, bool GENERAL, bool CAREFUL>
-struct mfma_room : mfma_tiles<E, D, BC, STAGES> {
+template <class E, int M, int D, int BC, int WAVES, int STAGES, bool GENERAL, bool CAREFUL>
+struct mfma_room : mfma_tiles<E, M, D, BC, STAGES> {
 };
-template <class E, int D, int BC, int WAVES, int STAGES, bool CAREFUL>
-struct mfma_room<E, D, BC, WAVES, STAGES, true, CAREFUL> : mfma_tiles<E, D, BC, STAGES> {
+template <class E, int M, int D, int BC, int WAVES, int STAGES, bool CAREFUL>
+struct mfma_room<E, M, D, BC, WAVES, STAGES, true, CAREFUL> : mfma_tiles<E, M, D, BC, STAGES> {
     // A lane's own numbers: registers that a loop can index.
-    gpu_array<float, CAREFUL ? MFMA_SLOTS_CAREFUL : MFMA_SLOTS, WAVES * GPU_WAVE> slots;
+    gpu_array<float, gpu_mfma<E, M>::n / (CAREFUL ? 2 : 1), WAVES * GPU_WAVE> slots;
     gpu_array<uint32_t, 1, WAVES> votes;
-    typename gpu_select<CAREFUL, gpu_careful_book<32 * WAVES, BC, D>, mfma_nothing>::type book;
+    typename gpu_select<CAREFUL, gpu_careful_book<M * WAVES, BC, D>, mfma_nothing>::type book;
 };
 
-template <class E, int D, int BC_, int WAVES, int BLOCKS, int STAGES, bool GENERAL, bool CAREFUL = false>
+template <class E, int M, int D, int BC_, int WAVES, int BLOCKS, int STAGES, bool GENERAL, bool CAREFUL = false>
 struct attention_forward_mfma {
     using args = gpu_attention_args;
-    using mfma = gpu_mfma<E, 32>;
+    using mfma = gpu_mfma<E, M>;
     using acc = typename mfma::acc;
-    static constexpr int BC = BC_, ROWS = mfma::M, BR = WAVES * ROWS, threads = WAVES * GPU_WAVE, blocks = BLOCKS,
+    static constexpr int BC = BC_, ROWS = M, BR = WAVES * ROWS, threads = WAVES * GPU_WAVE, blocks = BLOCKS,
                          tile_q = BR, tile_k = BC;
-    static constexpr int NT = BC / 32, ND = D / 32, DEPTH = mfma::K, R = mfma::n;
-    static constexpr int SLOTS = CAREFUL ? MFMA_SLOTS_CAREFUL : MFMA_SLOTS;
+    static constexpr int NT = BC / M, ND = D / M, DEPTH = mfma::K, R = mfma::n;
+    static constexpr int SLOTS = R / (CAREFUL ? 2 : 1); // numbers of a lane that go through shared memory at a time
     // A step loads its own tiles: careful passes, and where the registers of two steps are too many.
-    static constexpr bool SIMPLE = CAREFUL || (GENERAL && D > 128);
+    static constexpr bool SIMPLE = CAREFUL || (GENERAL && M == 32 && D > 128);
     static constexpr bool WOVEN = !GENERAL && mfma::fast;
     static constexpr bool HALF = __is_same(E, gpu_half);
     static constexpr float LAG = 8.f;
-    using careful = attention_forward_mfma<E, D, BC, WAVES, 1, 1, true, true>;
+    using careful = attention_forward_mfma<E, M, D, BC, WAVES, 1, 1, true, true>;
 
     using tile_of_k = gpu_swizzled<E, BC, D>;
     using tile_of_v = mfma_columns<E, D, BC, mfma>;
-    using room = mfma_room<E, D, BC, WAVES, STAGES, GENERAL, CAREFUL>;
+    using room = mfma_room<E, M, D, BC, WAVES, STAGES, GENERAL, CAREFUL>;
     union shared { // what careful passes need lies where the tiles were
         room now;
         typename careful::room again;
@@ -170,11 +172,11 @@ struct attention_forward_mfma {
         int thread;
         GPU_FN int column() const
         {
-            return thread % mfma::M;
+            return thread % M;
         }
         GPU_FN int group() const
         {
-            return thread % GPU_WAVE / mfma::M;
+            return thread % GPU_WAVE / M;
         }
     };
     struct state { // of my row; of o and l my lane's share
@@ -191,11 +193,11 @@ struct attention_forward_mfma {
     }
     static GPU_FN int key_of(const place &at, int n, int r)
     {
-        return 32 * n + mfma::row(r) + 4 * at.group();
+        return M * n + mfma::row(r) + 4 * at.group();
     }
     static GPU_FN int column_of(const place &at, int u, int r)
     {
-        return 32 * u + mfma::row(r) + 4 * at.group();
+        return M * u + mfma::row(r) + 4 * at.group();
     }
 
     static GPU_FN void run(const args &given, shared &sh, int64_t item)
@@ -284,7 +286,7 @@ struct attention_forward_mfma {
             return false;
         const gpu_scores c(p, s, work.batch, work.head, a.scale_log2);
         const int rows = within(s.seqlen_q - q0, BR), w0 = gpu_wave_id() * ROWS, thread = gpu_own(gpu_thread()),
-                  mine = w0 + thread % mfma::M;
+                  mine = w0 + thread % M;
         const kiln_key_range seen = mine < rows ? c.window(q0 + mine) : kiln_key_range{0, 0};
         const place at = {p,
                           c,
@@ -373,6 +375,7 @@ struct attention_forward_mfma {
             const auto load_v = [&](copy_v &copy, int step) {
                 issue(copy, sh.v[0], at, v, p.v, (int)p.d_v, step * BC, limit);
             };
+            const bool works = M == 32 || gpu_uniform(w0) < rows; // or the wave only helps to load
             // Step j: scores of tile j + 1 and weights of tile j, then o += weights·v of tile j.
             const auto step_of = [&](scores &now, scores &next, int step, tile_of_k &k_next, tile_of_v &v_now,
                                      tile_of_k &k_free, tile_of_v &v_free) {
@@ -390,23 +393,36 @@ struct attention_forward_mfma {
                 if constexpr (STAGES == 2)
                     load_k(next_k, step + 2);
                 if constexpr (!WOVEN) {
-                    products(at, k_next, q, next);
                     scores weights;
-                    weigh(me, now, weights, mult, shift, false);
-                    if constexpr (GENERAL)
-                        if (p.dropout_threshold < 256)
-                            rewrite_weights(sh, at, weights, step);
+                    if (works) {
+                        products(at, k_next, q, next);
+                        weigh(me, now, weights, mult, shift, false);
+                        if constexpr (GENERAL)
+                            if (p.dropout_threshold < 256)
+                                rewrite_weights(sh, at, weights, step);
+                    }
                     if constexpr (STAGES == 1)
                         change();
-                    accumulate(at, v_now, me, weights);
+                    if (works)
+                        accumulate(at, v_now, me, weights);
                     if constexpr (STAGES == 2)
                         next_k.land(k_free), next_v.land(v_free);
-                } else
-                    woven(at, k_next, v_now, q, me, now, next, mult, shift, change, [&] {
+                } else {
+                    const auto land = [&] {
                         if constexpr (STAGES == 2)
                             next_k.land(k_free), next_v.land(v_free);
-                    });
-                settle(next, step + 1);
+                    };
+                    if constexpr (M == 32)
+                        woven(at, k_next, v_now, q, me, now, next, mult, shift, change, land);
+                    else { // loads land after it: common to both sides of a branch, they would be waited for before it
+                        static_assert(STAGES == 2, "no barrier inside");
+                        if (works)
+                            woven(at, k_next, v_now, q, me, now, next, mult, shift, change, [] {});
+                        land();
+                    }
+                }
+                if (works)
+                    settle(next, step + 1);
             };
             scores x, y;
             load_k(next_k, begin);
@@ -416,8 +432,10 @@ struct attention_forward_mfma {
                 next_v.land(sh.v[0]);
             load_k(next_k, begin + 1);
             gpu_block_barrier();
-            products(at, sh.k[0], q, x);
-            settle(x, begin);
+            if (works) {
+                products(at, sh.k[0], q, x);
+                settle(x, begin);
+            }
             if constexpr (STAGES == 1) {
                 gpu_block_barrier();
                 next_k.land(sh.k[0]);
@@ -447,11 +465,13 @@ struct attention_forward_mfma {
                 next_v.land(sh.v[0]);
                 gpu_block_barrier();
             }
-            weigh(me, x, y, mult, shift, false);
-            if constexpr (GENERAL)
-                if (p.dropout_threshold < 256)
-                    rewrite_weights(sh, at, y, step);
-            accumulate(at, sh.v[odd ? B : 0], me, y);
+            if (works) {
+                weigh(me, x, y, mult, shift, false);
+                if constexpr (GENERAL)
+                    if (p.dropout_threshold < 256)
+                        rewrite_weights(sh, at, y, step);
+                accumulate(at, sh.v[odd ? B : 0], me, y);
+            }
         }
         const args &b = gpu_reload(a);
         const gpu_scores d(b.p, s, work.batch, work.head, b.scale_log2);
@@ -495,7 +515,8 @@ struct attention_forward_mfma {
     static GPU_FN void woven(const place &at, tile_of_k &k, tile_of_v &v, const gpu_packed (&q)[D / DEPTH], state &me,
                              const scores &now, scores &next, float mult, float shift, CHANGE change, LAND land)
     {
-        constexpr int NK = NT * (D / DEPTH), S = BC / DEPTH, NV = S * ND, N = NK + NV, AHEAD = 2, P = mfma::PARTS;
+        constexpr int NK = NT * (D / DEPTH), S = BC / DEPTH, NV = S * ND, N = NK + NV, AHEAD = M == 16 ? 6 : 2,
+                      P = mfma::PARTS;
         constexpr int PAIRS = NT * R / 2, WEIGH = P * NK;
         float base = gpu_finite_or_zero(me.base);
         gpu_packed ring[AHEAD + 1], w[S];
@@ -546,12 +567,12 @@ struct attention_forward_mfma {
     }
     static GPU_FN gpu_packed read_k(const place &at, tile_of_k &k, int i, int n)
     {
-        return __builtin_bit_cast(gpu_packed, gpu_load<8>(k, 32 * n + at.column(), DEPTH * i + 8 * at.group()));
+        return __builtin_bit_cast(gpu_packed, gpu_load<8>(k, M * n + at.column(), DEPTH * i + 8 * at.group()));
     }
     static GPU_FN gpu_packed read_v(const place &at, tile_of_v &v, int i, int u)
     {
         return __builtin_bit_cast(
-            gpu_packed, gpu_load<8>((gpu_swizzled<E, D, BC> &)v, 32 * u + at.column(), DEPTH * i + 8 * at.group()));
+            gpu_packed, gpu_load<8>((gpu_swizzled<E, D, BC> &)v, M * u + at.column(), DEPTH * i + 8 * at.group()));
     }
 
     // Sᵀ = K·Qᵀ of my column.
@@ -575,8 +596,8 @@ struct attention_forward_mfma {
             gpu_packed w;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const int r = 8 * (i % 2) + 2 * j;
-                w[j] = gpu_weights<E>(gpu_two{x[i / 2].v[r], x[i / 2].v[r + 1]});
+                const int n = (8 * i + 2 * j) / R, r = (8 * i + 2 * j) % R;
+                w[j] = gpu_weights<E>(gpu_two{x[n].v[r], x[n].v[r + 1]});
             }
 #pragma unroll
             for (int u = 0; u < ND; u++)
@@ -592,7 +613,7 @@ struct attention_forward_mfma {
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int r = 0; r < R; r++)
-                if (32 * n + mfma::row(r) < first || 32 * n + mfma::row(r) >= past)
+                if (M * n + mfma::row(r) < first || M * n + mfma::row(r) >= past)
                     x[n].v[r] = gpu_minus_infinity();
     }
 
@@ -606,6 +627,14 @@ struct attention_forward_mfma {
                 most = gpu_most(most, x[n].v[r], x[n].v[r + 1]);
         return most;
     }
+    // What the lanes of a row have together, in all of them.
+    template <class OP> static GPU_FN float of_row(float x, OP op)
+    {
+        x = op(x, gpu_shfl_xor<32>(x));
+        if constexpr (M == 16)
+            x = op(x, gpu_shfl_xor<16>(x));
+        return x;
+    }
     // Has the maximum left the reference behind? Judged by the sum of the weights, which is there anyway; NaN has.
     static GPU_FN bool is_off(const state &me, float sum)
     {
@@ -616,9 +645,10 @@ struct attention_forward_mfma {
     static GPU_FN void move(state &me, const scores &x, float sum, float mult, float shift)
     {
         const float other = gpu_shfl_xor<32>(sum); // by all lanes
-        const bool off = is_off(me, sum) || is_off(me, other);
-        float top = most_of(x);
-        top = gpu_max(top, gpu_shfl_xor<32>(top));
+        bool off = is_off(me, sum) || is_off(me, other);
+        if constexpr (M == 16)
+            off |= gpu_shfl_xor<16>(off ? 1.f : 0.f) > 0;
+        float top = of_row(most_of(x), [](float a, float b) { return gpu_max(a, b); });
         if (!off || !(top > me.top))
             top = me.top;
         const float base = gpu_fma(top, mult, -shift);
@@ -736,31 +766,34 @@ struct attention_forward_mfma {
         }
         if constexpr (CAREFUL) {
             const uint64_t no_page = at.paged ? lost_keys(at, step) : 0;
+            constexpr int WORDS = BC / 32, OF_WORD = NT / WORDS * R; // a lane's keys of a word
 #pragma unroll
-            for (int n = 0; n < NT; n++) {
+            for (int w = 0; w < WORDS; w++) {
                 uint32_t weighs = 0, visible = 0;
 #pragma unroll
-                for (int r = 0; r < R; r++)
-                    if (!(x[n].v[r] <= 0)) // NaN does
-                        weighs |= 1u << mfma::row(r);
+                for (int i = 0; i < OF_WORD; i++)
+                    if (!(x[w * OF_WORD / R + i / R].v[i % R] <= 0)) // NaN does
+                        weighs |= 1u << (M * (i / R) + mfma::row(i % R));
 #pragma unroll 1
-                for (int r = 0; r < R; r++) {
-                    const int j = key_of(at, n, r);
+                for (int i = 0; i < OF_WORD; i++) {
+                    const int j = key_of(at, w * OF_WORD / R + i / R, i % R);
                     if (in_window(at, k0 + j) && !(no_page >> j & 1) && at.c.visible(at.q0 + at.mine, k0 + j))
-                        visible |= 1u << mfma::row(r);
+                        visible |= 1u << (M * (i / R) + mfma::row(i % R));
                 }
-                weighs = both(weighs << 4 * at.group()), visible = both(visible << 4 * at.group());
+                weighs = bits_of_row(weighs << 4 * at.group()), visible = bits_of_row(visible << 4 * at.group());
                 if (at.group() == 0) {
-                    gpu_store<1>(sh.book.seen, at.mine, n, gpu_vec<uint32_t, 1>{weighs});
-                    gpu_store<1>(sh.book.seen, at.mine, NT + n, gpu_vec<uint32_t, 1>{visible});
+                    gpu_store<1>(sh.book.seen, at.mine, w, gpu_vec<uint32_t, 1>{weighs});
+                    gpu_store<1>(sh.book.seen, at.mine, WORDS + w, gpu_vec<uint32_t, 1>{visible});
                 }
             }
         }
     }
-    // The bits of the two lanes of a row.
-    static GPU_FN uint32_t both(uint32_t x)
+    static GPU_FN uint32_t bits_of_row(uint32_t x)
     {
-        return x | __builtin_bit_cast(uint32_t, gpu_shfl_xor<32>(__builtin_bit_cast(float, x)));
+        return __builtin_bit_cast(uint32_t, of_row(__builtin_bit_cast(float, x), [](float a, float b) {
+                                      return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, a) |
+                                                                           __builtin_bit_cast(uint32_t, b));
+                                  }));
     }
     struct reader {
         tile_of_v &v;
@@ -781,7 +814,7 @@ struct attention_forward_mfma {
         const float keep = gpu_keep_scale(p), limit = gpu_overflow_of(p.o.type);
         const bool exists = at.mine < at.rows;
         float sum = me.l + (me.lost - me.lost == 0 ? me.lost : 0.f); // inf - inf
-        sum += gpu_shfl_xor<32>(sum);
+        sum = of_row(sum, [](float a, float b) { return a + b; });
         const gpu_row_end done(at.c, me.base, sum, me.top > gpu_minus_infinity(), shift);
         bool open = exists && !(sum < -gpu_minus_infinity());
         if (pass < 2 && exists && at.group() == 0)
@@ -817,7 +850,7 @@ struct attention_forward_mfma {
 #pragma unroll
             for (int r = 0; r < R; r += 4) {
                 const gpu_vec<float, 4> y = {{me.o[u].v[r], me.o[u].v[r + 1], me.o[u].v[r + 2], me.o[u].v[r + 3]}};
-                const int col = first + 32 * u + mfma::row(r);
+                const int col = first + M * u + mfma::row(r);
                 if (col < at.p.d_v)
                     gpu_store<4>(mine, 0, col, gpu_from_floats<E>(y));
             }

@@ -4,7 +4,9 @@
  *   ledger     the bytes of each rung equal the traffic ledger's formulas, written out here, to the byte: full problems, N a
  *              multiple of the tiles. Distinct bytes of each launch for naive and tiled, requested ones for the others. lse, and
  *              1/l of naive and tiled, on their own
- *   conflicts  `tiled` has no bank conflict, its unpadded variant has them, most of them where columns are read
+ *   instances  which of a rung's kernels a problem gets, and the matrix operations of `mfma` for few queries: a wave without
+ *              queries does none
+ *   conflicts  `tiled` and the plain kernels of `mfma` have no bank conflict, its unpadded variant has them, most of them where columns are read
  *   sectors    what `tiled` reads and writes of matrices wastes no byte of a 32-byte sector
  * A rung that the backend lacks is named and skipped, and judged as soon as it is there.
  * KILN_TEST_BACKEND: simt-cuda or simt-hip.
@@ -100,7 +102,7 @@ static const struct rung {
     {"naive", 128, in_memory, true},          {"tiled", 128, in_memory, true},
     {"tiled_unpadded", 128, in_memory, true}, {"flash1", 256, keys_outside, true},
     {"flash2", 256, queries_outside, true},   {"mma", 256, queries_outside, false},
-    {"mfma", 256, queries_outside, false},
+    {"mfma", 256, queries_outside, false},    {"mfma", 64, queries_outside, false},
 };
 enum { RUNGS = sizeof rungs / sizeof *rungs };
 
@@ -135,6 +137,47 @@ START_TEST(test_ledger)
             expect("bytes of 1/l", c.bytes.factors, r->bytes == in_memory ? HEADS * 8 * n : 0);
             drop(&c);
         }
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------------------ instances */
+/* `products`: of 16 x 16 numbers 32 deep, that K and V take with every 16 queries or part of them; 0: not judged. */
+static const struct instance {
+    const char *line, *kernel;
+    int64_t products;
+} instances[] = {
+    {"b1h1q16k128d64:bf16", "attention_forward_mfma_few_bf16_64", 32},
+    {"b1h1q17k96d128:fp16:causal_br", "attention_forward_mfma_few_f16_128", 96},
+    {"b1h1q48k96d72:bf16", "attention_forward_mfma_few_bf16_128", 144},
+    {"b1h1q64k32d128:bf16", "attention_forward_mfma_few_bf16_128", 64},
+    {"b1h1q16k64d200:fp16", "attention_forward_mfma_few_f16_256", 64},
+    {"b1h1q65k64d64:fp16", "attention_forward_mfma_f16_64", 0},
+    {"b1h1q65k64d200:bf16", "attention_forward_mfma_bf16_256", 0},
+    {"b1h1q64k64d128:bf16:flags=batch_invariant", "attention_forward_mfma_bf16_128", 0},
+    {"b1h1q1k64d64:fp16:softcap=3", "attention_forward_mfma_few_general_f16_64", 16},
+    {"b1h1q33k64d128:bf16:page=16", "attention_forward_mfma_few_general_bf16_128", 96},
+    {"b1h1q8k32d256:bf16:dropout=0.5", "attention_forward_mfma_few_general_bf16_256", 32},
+    {"b1h1q65k64d64:fp16:softcap=3", "attention_forward_mfma_general_f16_64", 0},
+    {"b1h1q1k64d40:fp16:softcap=3:flags=batch_invariant", "attention_forward_mfma_general_f16_64", 0},
+};
+enum { INSTANCES = sizeof instances / sizeof *instances };
+
+START_TEST(test_instances)
+{
+    const struct instance *want = &instances[_i];
+    counted c;
+    count(&c, "mfma", want->line);
+    if (c.launches == NULL)
+        return;
+    const json_t *launch = json_array_get(c.launches, 0);
+    const char *kernel = json_string_value(json_object_get(launch, "kernel"));
+    TEST_REQUIRE(json_array_size(c.launches) == 1, "it is one launch");
+    TEST_REQUIRE(strcmp(kernel, want->kernel) == 0, "%s ran; %s is for it", kernel, want->kernel);
+    if (want->products > 0)
+        expect("matrix operations", (double)member(launch, "matrix_ops"), want->products);
+    if (strstr(kernel, "general") == NULL)
+        expect("bank conflicts", (double)member(launch, "bank_conflicts"), 0);
+    drop(&c);
 }
 END_TEST
 
@@ -228,6 +271,8 @@ int main(void)
     Suite *s = suite_create("counters");
     TCase *t = test_tcase(s, "ledger");
     tcase_add_loop_test(t, test_ledger, 0, RUNGS);
+    t = test_tcase(s, "instances");
+    tcase_add_loop_test(t, test_instances, 0, INSTANCES);
     t = test_tcase(s, "conflicts");
     tcase_add_loop_test(t, test_padded, 0, SHAPES);
     tcase_add_loop_test(t, test_unpadded, 0, SHAPES);
