@@ -46,10 +46,16 @@ static bool supports(const gpu_device *device, const kiln_problem *problem, char
     return attention_supports_matrix(device, &problem->attention, "mfma", kernel_of, why, cap);
 }
 
-/* Do the rows from one to the next lie as far apart as the plain kernels' buffer descriptors want it? */
+/* Do the rows from one to the next lie as far apart as the plain kernels' buffer descriptors want it? A tensor's only row,
+ * which has stride 0, will: one_row(). */
 static bool has_bounded_rows(const kiln_view *v)
 {
-    return v->stride[2] >= v->size[3] && v->stride[2] < BOUNDED_STRIDE;
+    return v->size[2] == 1 || (v->stride[2] >= v->size[3] && v->stride[2] < BOUNDED_STRIDE);
+}
+static void one_row(kiln_view *v)
+{
+    if (v->size[2] == 1)
+        v->stride[2] = v->size[3];
 }
 static bool is_plain(const kiln_attention_problem *p)
 {
@@ -64,8 +70,10 @@ static const gpu_kernel *kernel(const gpu_device *device, const kiln_problem *pr
 
 static kiln_status run(const gpu_device *device, const kiln_problem *problem, void *workspace, kiln_stream stream)
 {
+    kiln_attention_problem p = problem->attention;
     (void)workspace;
-    return attention_launch(device, &problem->attention, kernel_of, is_plain(&problem->attention), stream);
+    one_row(&p.q), one_row(&p.k), one_row(&p.v);
+    return attention_launch(device, &p, kernel_of, is_plain(&p), stream);
 }
 
 /* As `mma`: weights are larger than 1 by up to 2^8, and those of fp16 by 2^7 more. */

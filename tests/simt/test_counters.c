@@ -146,6 +146,7 @@ static const struct instance {
     const char *line, *kernel;
     int64_t products;
 } instances[] = {
+    {"b1h1q1k64d64:fp16", "attention_forward_mfma_few_f16_64", 16},
     {"b1h1q16k128d64:bf16", "attention_forward_mfma_few_bf16_64", 32},
     {"b1h1q17k96d128:fp16:causal_br", "attention_forward_mfma_few_f16_128", 96},
     {"b1h1q48k96d72:bf16", "attention_forward_mfma_few_bf16_128", 144},
@@ -153,6 +154,7 @@ static const struct instance {
     {"b1h1q16k64d200:fp16", "attention_forward_mfma_few_f16_256", 64},
     {"b1h1q65k64d64:fp16", "attention_forward_mfma_f16_64", 0},
     {"b1h1q65k64d200:bf16", "attention_forward_mfma_bf16_256", 0},
+    {"b1h1q1k64d64:fp16:flags=batch_invariant", "attention_forward_mfma_f16_64", 0},
     {"b1h1q64k64d128:bf16:flags=batch_invariant", "attention_forward_mfma_bf16_128", 0},
     {"b1h1q1k64d64:fp16:softcap=3", "attention_forward_mfma_few_general_f16_64", 16},
     {"b1h1q33k64d128:bf16:page=16", "attention_forward_mfma_few_general_bf16_128", 96},
