@@ -72,6 +72,37 @@ template <int N> GPU_FN void wgmma_hide(float (&x)[N], uint32_t step, int keys, 
     }
 }
 
+// Scores become weights, also in pairs of 16 bits; at: what wgmma_row_slot keeps of the queries, -lse in exponents of 2. The last queries
+// first, here and below: upwards ptxas puts the first weights where it wants the operands, and spills.
+template <class E, int N> GPU_FN void wgmma_weigh(float (&x)[N], uint32_t (&pairs)[N / 2], uint32_t at, float scale)
+{
+#pragma unroll
+    for (int i = N / 4 - 2; i >= 0; i -= 2) {
+        const gpu_vec<float, 4> l = gpu_load4_at(at + gpu_lane() % 4 * 16 + 32 * i);
+#pragma unroll
+        for (int h = 0; h < 4; h++) { // h % 2: key; h / 2: group of 8 queries
+            const int e = 4 * i + 2 * h;
+            x[e] = gpu_exp2(gpu_fma(x[e], scale, l[h / 2 * 2]));
+            x[e + 1] = gpu_exp2(gpu_fma(x[e + 1], scale, l[h / 2 * 2 + 1]));
+            pairs[e / 2] = gpu_pair<E>(x[e], x[e + 1]);
+        }
+    }
+}
+// dS of weights x and dP, in pairs; at: D of the queries.
+template <class E, int N>
+GPU_FN void wgmma_gradients(const float (&x)[N], const float (&dp)[N], uint32_t (&pairs)[N / 2], uint32_t at)
+{
+#pragma unroll
+    for (int i = N / 4 - 2; i >= 0; i -= 2) {
+        const gpu_vec<float, 4> l = gpu_load4_at(at + gpu_lane() % 4 * 16 + 32 * i);
+#pragma unroll
+        for (int h = 0; h < 4; h++) {
+            const int e = 4 * i + 2 * h;
+            pairs[e / 2] = gpu_pair<E>(x[e] * (dp[e] - l[h / 2 * 2]), x[e + 1] * (dp[e + 1] - l[h / 2 * 2 + 1]));
+        }
+    }
+}
+
 // A consumer's rows of dK or dV, COLUMNS of them from col0 on, to memory. Is something not finite?
 template <class E, int COLUMNS>
 GPU_FN bool wgmma_put_keys(const kiln_view &view, const gpu_wgmma_backward_work &w, int key0, int col0,
@@ -98,6 +129,14 @@ GPU_FN void wgmma_put_part(const gpu_wgmma_backward_args &a, int64_t number, int
 #pragma unroll
     for (int i = 0; i < COLUMNS / 8; i++)
         gpu_put<16>(to + i * 128, sum + 4 * i);
+}
+
+// A consumer's wave has done with what `bar` guards: all lanes of it, not just the one that says so.
+GPU_FN void wgmma_leave(uint32_t bar, bool also = true)
+{
+    gpu_wave_barrier();
+    if (gpu_lane() == 0 && also)
+        gpu_mbarrier_arrive(bar);
 }
 
 // A block without its consumers: shared memory, the producer, and who adds to dQ in order.
@@ -177,13 +216,6 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         CONSUMERS::consume(a, sh, wg);
     }
 
-    // A consumer's wave has done with what `bar` guards: all lanes of it, not just the one that says so.
-    static GPU_FN void leave(uint32_t bar, bool also = true)
-    {
-        gpu_wave_barrier();
-        if (gpu_lane() == 0 && also)
-            gpu_mbarrier_arrive(bar);
-    }
     // The next item that has keys, or the end.
     static GPU_FN bool fetch(const args &a, work &to)
     {
@@ -416,33 +448,8 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
         const auto hide = [&](int keys, int stage) {
             wgmma_hide(x, STEP + 16 * stage, keys, (int)((uint32_t)gpu_again(gpu_thread()) / 32 * 16) + lane / 4, 0);
         };
-        // Downwards, here and in gradients(): upwards ptxas puts the first weights where it wants the operands, and spills.
-        const auto weigh = [&](int stage) {
-            const uint32_t at = LSE + stage * (BM * 4) + 16 * quad;
-#pragma unroll
-            for (int i = BM / 8 - 2; i >= 0; i -= 2) {
-                const gpu_vec<float, 4> l = gpu_load4_at(at + 32 * i);
-#pragma unroll
-                for (int h = 0; h < 4; h++) { // h % 2: key; h / 2: group of 8 queries
-                    const int e = 4 * i + 2 * h;
-                    x[e] = gpu_exp2(gpu_fma(x[e], scale, l[h / 2 * 2]));
-                    x[e + 1] = gpu_exp2(gpu_fma(x[e + 1], scale, l[h / 2 * 2 + 1]));
-                    weights[e / 2] = gpu_pair<E>(x[e], x[e + 1]);
-                }
-            }
-        };
-        const auto gradients = [&](int stage) {
-            const uint32_t at = DELTA + stage * (BM * 4) + 16 * quad;
-#pragma unroll
-            for (int i = BM / 8 - 2; i >= 0; i -= 2) {
-                const gpu_vec<float, 4> l = gpu_load4_at(at + 32 * i);
-#pragma unroll
-                for (int h = 0; h < 4; h++) {
-                    const int e = 4 * i + 2 * h;
-                    ds[e / 2] = gpu_pair<E>(x[e] * (dp[e] - l[h / 2 * 2]), x[e + 1] * (dp[e + 1] - l[h / 2 * 2 + 1]));
-                }
-            }
-        };
+        const auto weigh = [&](int stage) { wgmma_weigh<E>(x, weights, LSE + stage * (BM * 4), scale); };
+        const auto gradients = [&](int stage) { wgmma_gradients<E>(x, dp, ds, DELTA + stage * (BM * 4)); };
         // [key][query]: 64 queries are a row of 128 bytes; after all keys the next 64.
         const auto store_ds = [&](int buffer) {
             const uint32_t thread =
@@ -489,7 +496,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     gpu_wgmma_settle(dp);
                     if constexpr (DS_HELD)
                         gpu_wgmma_settle(ds);
-                    base::leave(Q_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1), j > 0);
+                    wgmma_leave(Q_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1), j > 0);
                     gradients(stage);
                     store_ds(j & 1);
                     gpu_async_fence();
@@ -498,7 +505,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     gpu_wgmma_wait<0>(); // dV: beside the next scores the compiler runs out of registers
                     gpu_wgmma_settle(dv);
                     gpu_wgmma_settle(weights);
-                    base::leave(DO_EMPTY + 8 * stage);
+                    wgmma_leave(DO_EMPTY + 8 * stage);
                     ring.next();
                     if constexpr (SENT && base::DQS > 1) // in dq_out() the compiler has no registers for a wait
                         base::dq_room(j);
@@ -534,12 +541,12 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 gpu_wgmma_settle(dk);
                 gpu_wgmma_settle(dv);
                 gpu_wgmma_settle(x);
-                base::leave(KV_EMPTY);
+                wgmma_leave(KV_EMPTY);
             }
             const bool open = base::template put<D>(a, w, key0, 0, dv, dk);
             if (gpu_group_any(2 + wg, 128, open) && gpu_thread() % 128 == 0)
                 a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + wg;
-            base::leave(WORK_EMPTY + item % 2 * 8);
+            wgmma_leave(WORK_EMPTY + item % 2 * 8);
         }
     }
 };

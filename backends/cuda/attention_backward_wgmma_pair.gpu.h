@@ -214,13 +214,6 @@ template <class E> struct attention_backward_wgmma_pair {
         }
     }
 
-    // All lanes of a consumer's wave have done with what `bar` guards, not just the one that says so.
-    static GPU_FN void leave(uint32_t bar)
-    {
-        gpu_wave_barrier();
-        if (gpu_lane() == 0)
-            gpu_mbarrier_arrive(bar);
-    }
     static GPU_FN void consume(const args &a, const shared &sh, uint32_t here, int wg, int rank)
     {
         const int warp = gpu_wave_id() % 4, lane = gpu_lane(), quad = lane % 4;
@@ -273,35 +266,14 @@ template <class E> struct attention_backward_wgmma_pair {
                 gpu_stmatrix_at((to + mine) ^ (i << 4), pairs + 2 * i);
         };
         const auto weigh = [&](int stage, uint32_t to) {
-            const uint32_t at = here + LSE + stage * (BM * 4) + wg * (QUERIES * 4) + 16 * quad;
             const int keys = gpu_load_at(here + STEP + 16 * stage + 4);
             if (keys >= 0)
                 wgmma_hide(x, here + STEP + 16 * stage, keys, key0, wg * QUERIES);
-#pragma unroll
-            for (int i = 0; i < QUERIES / 8; i += 2) {
-                const gpu_vec<float, 4> l = gpu_load4_at(at + 32 * i);
-#pragma unroll
-                for (int h = 0; h < 4; h++) { // h % 2: key; h / 2: group of 8 queries
-                    const int e = 4 * i + 2 * h;
-                    x[e] = gpu_exp2(gpu_fma(x[e], scale, l[h / 2 * 2]));
-                    x[e + 1] = gpu_exp2(gpu_fma(x[e + 1], scale, l[h / 2 * 2 + 1]));
-                    pairs[e / 2] = gpu_pair<E>(x[e], x[e + 1]);
-                }
-            }
+            wgmma_weigh<E>(x, pairs, here + LSE + stage * (BM * 4) + wg * (QUERIES * 4), scale);
             store(to);
         };
         const auto gradients = [&](uint32_t to) {
-            const uint32_t at = here + DELTA + wg * (QUERIES * 4) + 16 * quad;
-#pragma unroll
-            for (int i = 0; i < QUERIES / 8; i += 2) {
-                const gpu_vec<float, 4> l = gpu_load4_at(at + 32 * i);
-#pragma unroll
-                for (int h = 0; h < 4; h++) {
-                    const int e = 4 * i + 2 * h;
-                    pairs[e / 2] =
-                        gpu_pair<E>(x[e] * (dp[e] - l[h / 2 * 2]), x[e + 1] * (dp[e + 1] - l[h / 2 * 2 + 1]));
-                }
-            }
+            wgmma_gradients<E>(x, dp, pairs, here + DELTA + wg * (QUERIES * 4));
             store(to);
         };
         // Of the tile in registers' order (attention_backward_wgmma_finish) the block's half of the columns, the warpgroup's half of these.
@@ -370,14 +342,14 @@ template <class E> struct attention_backward_wgmma_pair {
                     issue_dq(j & 1);
                     gpu_wgmma_wait<2>();
                     gpu_wgmma_settle(dv);
-                    leave(here + DO_EMPTY);
+                    wgmma_leave(here + DO_EMPTY);
                     gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dk);
-                    leave(here + Q_EMPTY + 8 * stage);
+                    wgmma_leave(here + Q_EMPTY + 8 * stage);
                     gpu_wgmma_wait<0>();
                     gpu_wgmma_settle(dq);
                 }
-                leave(here + KV_EMPTY);
+                wgmma_leave(here + KV_EMPTY);
                 dq_out(before);
             }
             bool open = false;
@@ -393,7 +365,7 @@ template <class E> struct attention_backward_wgmma_pair {
             }
             if (gpu_group_any(2, 256, open) && gpu_thread() == 0)
                 a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + rank;
-            leave(here + WORK_EMPTY + item % 2 * 8);
+            wgmma_leave(here + WORK_EMPTY + item % 2 * 8);
         }
     }
 };
