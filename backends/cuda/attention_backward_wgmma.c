@@ -162,9 +162,11 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
         return other(problem)->run(device, problem, workspace, stream);
     (void)place(device, p, &a, workspace);
     /* Q, dO and the sums of dQ of the heads that are worked on together should stay in the L2. But a section's items are to keep the
-     * device busy, else the long items of the next one begin when others have little left; in order they would wait for each other. */
+     * device busy, else the long items of the next one begin when others have little left; more so where one KV head's queries
+     * are too many anyway: fewer blocks a head are less far apart. In order they would wait for each other. */
     const int64_t per_head = p->seqlen_q * head_size(p) * 8 * (p->heads / p->heads_k), blocks = blocks_of_item(p);
-    const int64_t busy = a.turn ? 0 : device->units, blocks_of_head = a.n_tiles * a.parts * blocks;
+    const int64_t busy = a.turn ? 0 : device->units * (per_head > 2 * device->l2_bytes ? 4 : 1);
+    const int64_t blocks_of_head = a.n_tiles * a.parts * blocks;
     for (a.section = 1; a.section < p->batch * p->heads_k &&
                         (2 * a.section * per_head <= device->l2_bytes * 2 / 3 || a.section * blocks_of_head < busy);)
         a.section *= 2;
