@@ -400,10 +400,10 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
     // Two warpgroups, 64 keys each.
     static GPU_FN void consume(const args &a, const shared &sh, int wg)
     {
-        const int warp = gpu_wave_id() % 4, lane = gpu_lane(), quad = lane % 4;
+        const int warp = gpu_wave_id() % 4, lane = gpu_lane();
         const float scale = a.base.scale_log2;
-        // A thread holds keys g and g + 8 of its warp's 16 (g = lane / 4) and of every 8 queries the two at 2·quad: element
-        // 4·i + 2·h + c is key g + 8·h, query 8·i + 2·quad + c.
+        // A thread holds keys g and g + 8 of its warp's 16 (g = lane / 4) and of every 8 queries the two at 2·(lane % 4): element
+        // 4·i + 2·h + c is key g + 8·h, query 8·i + 2·(lane % 4) + c.
         const int key0 = wg * 64 + warp * 16 + lane / 4;
         float dk[D / 2], dv[D / 2], x[BM / 2], dp[BM / 2], dq[COLS / 2];
         uint32_t weights[BM / 4], ds[BM / 4];

@@ -216,9 +216,9 @@ template <class E> struct attention_backward_wgmma_pair {
 
     static GPU_FN void consume(const args &a, const shared &sh, uint32_t here, int wg, int rank)
     {
-        const int warp = gpu_wave_id() % 4, lane = gpu_lane(), quad = lane % 4;
+        const int warp = gpu_wave_id() % 4, lane = gpu_lane();
         const float scale = a.base.scale_log2;
-        // Element 4·i + 2·h + c of x and dp is key g + 8·h of the warp's 16 (g = lane / 4), query 8·i + 2·quad + c of my 32.
+        // Element 4·i + 2·h + c of x and dp is key g + 8·h of the warp's 16 (g = lane / 4), query 8·i + 2·(lane % 4) + c of my 32.
         const int key0 = rank * KEYS + warp * 16 + lane / 4; // of the pair's
         float dk[HALF / 2], dv[HALF / 2], dq[HALF / 4], x[QUERIES / 2], dp[QUERIES / 2];
         uint32_t pairs[QUERIES / 4];
