@@ -139,6 +139,29 @@ GPU_FN void wgmma_leave(uint32_t bar, bool also = true)
         gpu_mbarrier_arrive(bar);
 }
 
+// What a stage says of the tile of queries in it, m of the head whose m = 0 is `tile` in the workspace: its number there, with WGMMA_LAST in
+// the last step; the item's keys, ~keys if nothing is hidden; query r of the tile sees keys [r + low, r + high).
+constexpr int WGMMA_LAST = INT32_MIN;
+template <int BM>
+GPU_FN void wgmma_say(int32_t (&step)[4], const gpu_wgmma_backward_work &w, int tile, int m, bool last)
+{
+    step[0] = tile + m | (last ? WGMMA_LAST : 0);
+    step[1] = m < w.clear_first || m >= w.clear_past ? w.keys : ~w.keys;
+    step[2] = w.low + m * BM, step[3] = w.high + m * BM;
+}
+// The next item that has keys, or the end: keys < 0.
+GPU_FN bool wgmma_fetch(const gpu_wgmma_backward_args &a, gpu_wgmma_backward_work &to)
+{
+    for (;;) {
+        const int64_t number = gpu_atomic_add(&a.open[2], 1);
+        if (number >= a.works)
+            return to.keys = -1, false;
+        to = a.work[number];
+        if (to.keys > 0)
+            return true;
+    }
+}
+
 // A block without its consumers: shared memory, the producer, and who adds to dQ in order.
 template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wgmma_backward_block {
     using E = E_;
@@ -150,7 +173,6 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
     static constexpr int PRODUCER = 24, CONSUMER = 240, PANELS = D / 64, PANEL_Q = BM * 64, PANEL_K = BN * 64;
     // A warpgroup's half of dQ: its own 64 rows of 128, or its own columns of 64 rows. TILE: floats of a tile.
     static constexpr int COLS = BM * D / 128, PIECES = COLS / 8, TILE = BM * D; // pieces of 16 bytes: a thread's share
-    static constexpr int LAST = INT32_MIN;              // with the number of a tile in the workspace: the last step
     static constexpr int SENDERS = SENT ? 2 : 0;        // waves, of which each adds the dQ of every second step
     static constexpr int DQS = SENT && D == 64 ? 2 : 1; // tiles of dQ on their way
 
@@ -160,8 +182,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         float dq[DQS][SENT ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
         uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, kv_empty,
             dq_full[2], dq_empty[2], work_full[2], work_empty[2]; // dq_...: of even and odd steps
-        // What is in a stage: see LAST; the item's keys, ~keys if nothing is hidden; query r of the tile sees keys [r + low, r + high).
-        int32_t step[STAGES][4];
+        int32_t step[STAGES][4];                                  // what is in a stage: see wgmma_say
         work mine[2]; // this item, and what the producer is at already; keys < 0: there is no more
     };
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
@@ -216,18 +237,6 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         CONSUMERS::consume(a, sh, wg);
     }
 
-    // The next item that has keys, or the end.
-    static GPU_FN bool fetch(const args &a, work &to)
-    {
-        for (;;) {
-            const int64_t number = gpu_atomic_add(&a.open[2], 1);
-            if (number >= a.works)
-                return to.keys = -1, false;
-            to = a.work[number];
-            if (to.keys > 0)
-                return true;
-        }
-    }
     static GPU_FN void produce(const args &a, shared &sh)
     {
         wgmma_ring<STAGES> ring;
@@ -236,7 +245,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         for (uint32_t item = 0;; item++) {
             work &w = sh.mine[item % 2];
             gpu_mbarrier_wait(WORK_EMPTY + item % 2 * 8, item / 2 % 2 ^ 1);
-            const bool more = fetch(a, w);
+            const bool more = wgmma_fetch(a, w);
             gpu_mbarrier_arrive(WORK_FULL + item % 2 * 8);
             if (!more)
                 return;
@@ -249,9 +258,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                     const int row = w.q_row + m * BM, of = w.head + head;
                     uint32_t full = Q_FULL + 8 * ring.stage;
                     gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
-                    sh.step[ring.stage][0] = tile + m | (m == m_past - 1 && head == group - 1 ? LAST : 0);
-                    sh.step[ring.stage][1] = m < w.clear_first || m >= w.clear_past ? w.keys : ~w.keys;
-                    sh.step[ring.stage][2] = w.low + m * BM, sh.step[ring.stage][3] = w.high + m * BM;
+                    wgmma_say<BM>(sh.step[ring.stage], w, tile, m, m == m_past - 1 && head == group - 1);
                     gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll
                     for (int c = 0; c < PANELS; c++)
@@ -384,9 +391,9 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
 template <class E, int D, int BM, int STAGES, bool SENT>
 struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS, STAGES, SENT> {
     using base = wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS, STAGES, SENT>;
-    using base::BN, base::PANEL_K, base::PANEL_Q, base::COLS, base::LAST, base::Q_BYTES, base::DS_BYTES, base::K,
-        base::V, base::Q, base::DO, base::DS, base::LSE, base::DELTA, base::Q_FULL, base::Q_EMPTY, base::DO_FULL,
-        base::DO_EMPTY, base::STEP, base::K_FULL, base::V_FULL, base::KV_EMPTY, base::WORK_FULL, base::WORK_EMPTY;
+    using base::BN, base::PANEL_K, base::PANEL_Q, base::COLS, base::Q_BYTES, base::DS_BYTES, base::K, base::V, base::Q,
+        base::DO, base::DS, base::LSE, base::DELTA, base::Q_FULL, base::Q_EMPTY, base::DO_FULL, base::DO_EMPTY,
+        base::STEP, base::K_FULL, base::V_FULL, base::KV_EMPTY, base::WORK_FULL, base::WORK_EMPTY;
     using typename base::args, typename base::shared, typename base::work;
     static constexpr bool DS_HELD = BM == 64; // dS stays in registers as the operand of dK, else there is no room
     // Weights from here on are worked out before the wait for dQ, those before under dK. d = 64: half of them (SENT: there is no room for
@@ -535,7 +542,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     gpu_wgmma_ready<READY>(weights);
                     gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dq);
-                    base::dq_out(a, tile & ~LAST, j, dq);
+                    base::dq_out(a, tile & ~WGMMA_LAST, j, dq);
                 }
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(dk);

@@ -25,7 +25,6 @@ template <class E> struct attention_backward_wgmma_pair {
     static constexpr int PRODUCER = 24, CONSUMER = 240, PANELS = D / 64,
                          PANEL = 64 * 64; // elements: 64 rows of 64 columns
     static constexpr int HALF = D / 2, QUERIES = BM / 2, TILE = BM * D;
-    static constexpr int LAST = INT32_MIN; // with the number of a tile in the workspace: the last step
     static constexpr uint32_t Q_BYTES = BM * D * 2, DS_BYTES = KEYS * BM * 2, PANEL_BYTES = PANEL * 2;
 
     struct alignas(1024) shared {
@@ -35,10 +34,9 @@ template <class E> struct attention_backward_wgmma_pair {
         float lse[STAGES][BM], delta[BM];
         uint64_t q_full[STAGES], q_empty[STAGES], do_full, do_empty, k_full, kv_empty, ds_full[2], far_full[2],
             work_full[2], work_empty[2], pass_full[2], pass_empty[2];
-        // What is in a stage: see LAST; the pair's keys, ~keys if nothing is hidden; query r of the tile sees keys [r + low, r + high).
-        int32_t step[STAGES][4];
-        int32_t pass[2]; // numbers of items, from the first block to the second
-        work mine[2];    // this item, and what the producer is at already; keys < 0: there is no more
+        int32_t step[STAGES][4]; // what is in a stage: see wgmma_say
+        int32_t pass[2];         // numbers of items, from the first block to the second
+        work mine[2];            // this item, and what the producer is at already; keys < 0: there is no more
     };
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
     // Of my own shared memory, as the matrix unit takes them; all other instructions want `here` added, which says whose it is.
@@ -106,17 +104,6 @@ template <class E> struct attention_backward_wgmma_pair {
         gpu_pair_barrier();
     }
 
-    // The number of the next item that has keys, or -1.
-    static GPU_FN int fetch(const args &a)
-    {
-        for (;;) {
-            const int64_t number = gpu_atomic_add(&a.open[2], 1);
-            if (number >= a.works)
-                return -1;
-            if (a.work[number].keys > 0)
-                return (int)number;
-        }
-    }
     static GPU_FN void produce(const args &a, shared &sh, uint32_t here, int rank)
     {
         wgmma_ring<STAGES> ring;
@@ -126,24 +113,23 @@ template <class E> struct attention_backward_wgmma_pair {
             const uint32_t slot = item % 2, parity = item / 2 % 2;
             work &w = sh.mine[slot];
             gpu_mbarrier_wait(here + WORK_EMPTY + slot * 8, parity ^ 1);
-            int number;
             if (rank == 0) {
-                number = fetch(a);
+                const int number = wgmma_fetch(a, w) ? (int)w.number : -1;
                 gpu_mbarrier_wait(here + PASS_EMPTY + slot * 8, parity ^ 1);
                 gpu_pair_store(gpu_pair_address(here + PASS + slot * 4, 1), number,
                                gpu_pair_address(here + PASS_FULL + slot * 8, 1));
             } else {
                 gpu_mbarrier_expect(here + PASS_FULL + slot * 8, 4);
                 gpu_mbarrier_wait(here + PASS_FULL + slot * 8, parity);
-                number = gpu_load_at(here + PASS + slot * 4);
+                const int number = gpu_load_at(here + PASS + slot * 4);
                 gpu_pair_arrive(gpu_pair_address(here + PASS_EMPTY + slot * 8, 0));
+                if (number < 0)
+                    w.keys = -1;
+                else
+                    w = a.work[number];
             }
-            if (number < 0)
-                w.keys = -1;
-            else
-                w = a.work[number];
             gpu_mbarrier_arrive(here + WORK_FULL + slot * 8);
-            if (number < 0)
+            if (w.keys < 0)
                 return;
             const int m_first = w.m_first, m_past = w.m_past, group = (int)a.group;
             int tile = w.q_tile; // m = 0 of the head
@@ -154,9 +140,7 @@ template <class E> struct attention_backward_wgmma_pair {
                     const int row = w.q_row + m * BM, of = w.head + head;
                     const uint32_t full = here + Q_FULL + 8 * ring.stage;
                     gpu_mbarrier_wait(here + Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
-                    sh.step[ring.stage][0] = tile + m | (m == m_past - 1 && head == group - 1 ? LAST : 0);
-                    sh.step[ring.stage][1] = m < w.clear_first || m >= w.clear_past ? w.keys : ~w.keys;
-                    sh.step[ring.stage][2] = w.low + m * BM, sh.step[ring.stage][3] = w.high + m * BM;
+                    wgmma_say<BM>(sh.step[ring.stage], w, tile, m, m == m_past - 1 && head == group - 1);
                     gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll 1
                     for (int c = 0; c < PANELS; c++)
@@ -316,7 +300,7 @@ template <class E> struct attention_backward_wgmma_pair {
                     if (before >= 0)
                         dq_out(before);
                     const int tile = gpu_uniform(gpu_load_at(here + STEP + 16 * stage));
-                    last = tile < 0, before = tile & ~LAST;
+                    last = tile < 0, before = tile & ~WGMMA_LAST;
                     gpu_wgmma_wait<0>();
                     gpu_wgmma_settle(dp);
                     gradients(DS + (j & 1) * DS_BYTES);

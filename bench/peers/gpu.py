@@ -288,6 +288,16 @@ def sustained_rows(dims):
                   f"({long[0] / long[1]:4.2f}x, {long[0] / long[2]:4.2f}x)  {kernel}; clock and power: {' | '.join(clocks)}", flush=True)
 
 
+def gradients_pass(name, kernel, got, want, pick):
+    """Of what `pick` takes of each gradient, against that of the exact tensor. Norms only: elements are the test suites' business."""
+    errors = [((g[pick].double() - w.grad).norm() / w.grad.norm()).item() for g, w in zip(got, want)]
+    whole = not any(bool(torch.isnan(g).any()) for g in got)
+    if whole and max(errors) < 1e-2:
+        return True
+    print(f"{name:32s} WRONG, not timed ({kernel}), errors {errors}, {'no' if whole else 'some'} NaN")
+    return False
+
+
 def backward_row(name, dtype, b, s, h, h_k, d, causal, both=False):
     """Backward beside the peers; both: forward and backward together."""
     if not wanted(name):
@@ -305,11 +315,7 @@ def backward_row(name, dtype, b, s, h, h_k, d, causal, both=False):
     for head in range(h - h // h_k, h):
         query = q[0, head].double().requires_grad_()
         reference(query, keys, values, causal)[0].backward(dout[0, head].double())
-    errors = [((got[0, -1].double() - want.grad).norm() / want.grad.norm()).item()
-              for got, want in zip((dq, dk, dv), (query, keys, values))]
-    whole = not any(bool(torch.isnan(t).any()) for t in (dq, dk, dv))
-    if not whole or not max(errors) < 1e-2:  # norms only: elements are the test suites' business
-        print(f"{name:32s} WRONG, not timed ({kernel}), errors {errors}, {'no' if whole else 'some'} NaN")
+    if not gradients_pass(name, kernel, (dq, dk, dv), (query, keys, values), (0, -1)):
         return
     leaves = [t.detach().requires_grad_() for t in (q, k, v)]
     calls = peers(*leaves, causal)
@@ -360,9 +366,7 @@ def backward_special_rows(lengths):
         last = slice(total - ns[-1], total)
         exact = [t[-1, last].double().requires_grad_() for t in (q, k, v)]
         reference(*exact, True)[0].backward(dout[-1, last].double())
-        errors = [((got[-1, last].double() - want.grad).norm() / want.grad.norm()).item() for got, want in zip(grads, exact)]
-        if any(bool(torch.isnan(t).any()) for t in grads) or not max(errors) < 1e-2:
-            print(f"backward {name:23s} WRONG, not timed ({kernel}), errors {errors}")
+        if not gradients_pass(f"backward {name}", kernel, grads, exact, (-1, last)):
             continue
         (t,) = medians([run])
         rates.append(10 * 16 * 128 * sum(n * (n + 1) / 2 for n in ns) / t / 1e9)
