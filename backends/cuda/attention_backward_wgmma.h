@@ -3,7 +3,7 @@
 #ifndef KILN_BACKENDS_CUDA_ATTENTION_BACKWARD_WGMMA_H
 #define KILN_BACKENDS_CUDA_ATTENTION_BACKWARD_WGMMA_H
 
-#include "tensor_map.h"
+#include "attention_wgmma.h"
 
 enum {
     GPU_WGMMA_ROWS = 64,    /* of a tile that is done again, and keys of a warpgroup */

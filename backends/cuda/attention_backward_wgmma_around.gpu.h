@@ -89,7 +89,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         }
         const int64_t n0 = n * BN;
         const kiln_sequence s = gpu_sequence_of(p, batch);
-        const wgmma_window window(p, s);
+        const gpu_wgmma_window window = gpu_wgmma_window_of(&p, s.pos_q - s.pos_k);
         const int64_t left = s.seqlen_k - n0, keys = n < 0 || left < 0 ? 0 : left < BN ? left : BN, most = 1 << 30;
         const int64_t low = window.low - n0 < -most ? -most : window.low - n0,
                       high = window.high - n0 < -most ? -most : window.high - n0;
@@ -134,7 +134,8 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         if (q0 < 0 || q0 >= s.seqlen_q)
             return;
         if (a.turn && gpu_thread() == 0) { // the last whose keys my last query may see
-            const int64_t past = q0 + BM < s.seqlen_q ? q0 + BM : s.seqlen_q, key = past + wgmma_window(p, s).high - 2;
+            const int64_t past = q0 + BM < s.seqlen_q ? q0 + BM : s.seqlen_q,
+                          key = past + gpu_wgmma_window_of(&p, s.pos_q - s.pos_k).high - 2;
             a.turn[of.slot] = key < 0 ? 0 : (uint32_t)((key < s.seqlen_k ? key : s.seqlen_k - 1) / BN);
         }
         float *sums = a.dq + of.slot * base::TILE;

@@ -103,10 +103,15 @@ static int32_t rows_of(const gpu_device *device, const kiln_attention_problem *p
     return best;
 }
 
-static bool has_equal_tiles(const kiln_attention_problem *p)
+/* All sequences have the same lengths and positions, and their keys lie in the order of the batch. */
+static bool has_equal_sequences(const kiln_attention_problem *p)
 {
-    return !p->masked && !kiln_view_present(&p->cu_seqlens_q) && !kiln_view_present(&p->cu_seqlens_k) &&
-           !kiln_view_present(&p->seqused_q) && !kiln_view_present(&p->seqused_k);
+    const kiln_view *const own[] = {&p->cu_seqlens_q, &p->cu_seqlens_k, &p->seqused_q, &p->seqused_k,
+                                    &p->leftpad_k,    &p->q_starts,     &p->k_starts,  &p->cache_batch_idx};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (kiln_view_present(own[i]))
+            return false;
+    return true;
 }
 
 /*
@@ -133,7 +138,7 @@ static void deal(const gpu_device *device, gpu_wgmma_args *a)
     const kiln_attention_problem *p = &a->base.p;
     const int64_t heads = p->batch * p->heads, tiles = a->base.q_tiles, blocks = blocks_of(device, p, heads * tiles);
     int64_t section = 1, slots = tiles;
-    if (a->counters && !has_equal_tiles(p)) {
+    if (a->counters && (p->masked || !has_equal_sequences(p))) {
         const int64_t per_head = p->seqlen_k * (p->d + p->d_v) * 2 * p->heads_k / p->heads;
         while (section < heads && 2 * section * per_head <= device->l2_bytes / 2)
             section *= 2;
@@ -188,6 +193,9 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
                 return status;
         }
     }
+    a.group = (int32_t)(p->heads / p->heads_k), a.alike = has_equal_sequences(p);
+    if (a.alike)
+        a.window = gpu_wgmma_window_of(p, p->q_start + (p->bottom_right ? p->seqlen_k - p->seqlen_q : 0) - p->k_start);
     if (p->softcap > 0)
         a.cap = cap_of(p);
     deal(device, &a);

@@ -4,7 +4,8 @@
 //   beside P·V of the block before it, and the latter under the softmax;
 //   one thread of a producer warpgroup drives the copy engine; K and V stream through a ring of slots, the consumers never
 //   compute an address; registers go from the producer to the consumers;
-//   a block stays for many tiles (BM queries each) and takes the next one's Q while it works;
+//   a block stays for many tiles (BM queries each) and takes the next one's Q while it works. A warp of its own finds out what
+//   the next tile is, which takes 3 us of one thread: as long as the ring lasts;
 //   the guard: the row maximum is looked for in the first blocks only. bf16 has the exponents of fp32, so weights far above 1
 //   lose nothing; the block's row sum, which is needed anyway, tells when they exceed 2^40, and that block is done again.
 //   The maximum weighs 2^-12, so that sums of V near the end of the range stay in it.
@@ -20,7 +21,7 @@
 #include "attention_forward_wgmma.h"
 #include "attention_wgmma.gpu.h"
 
-// What the producer tells the consumers of a tile: everything in units of this sequence. q0 < 0: there are no more.
+// What the planner says of a tile: everything in units of this sequence. q0 < 0: there are no more.
 struct wgmma_tile {
     void *o;    // its first row
     float *lse; // or NULL
@@ -28,7 +29,8 @@ struct wgmma_tile {
     int32_t low, high; // row i sees the keys [i + low, i + high), cut to [0, seqlen_k)
     int32_t seqlen_k, round;
     int32_t first, past; // K/V blocks that some row sees
-    int32_t unused;
+    // Where its queries and the sequence's first key lie.
+    int32_t q_row, q_batch, k_row, k_batch, head_k;
     GPU_FN int begin(int i) const
     {
         return cut(i + low);
@@ -79,12 +81,18 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
     struct slot {
         E k[PANELS * PANEL_KV], v[PANELS_V * PANEL_KV];
     };
+    static constexpr int PLANS = QS + 1; // tiles that are known: those whose Q is here, and the next
+    // Blocks that are left to fetch when the next tile is looked for. Not earlier: who is ready takes.
+    static constexpr int AHEAD = 4;
+    struct plan {
+        wgmma_tile tile;
+        wgmma_part part[NWG];
+    };
     struct pipeline {
         E q[QS][NWG * PANELS * PANEL_Q]; // per warpgroup: panels of 64 rows
         slot kv[SLOTS];
-        uint64_t q_full[QS], q_empty[QS], kv_full[SLOTS], kv_empty[SLOTS];
-        wgmma_tile tile[QS];
-        wgmma_part part[QS][NWG];
+        uint64_t q_full[QS], q_empty[QS], kv_full[SLOTS], kv_empty[SLOTS], plan_full[PLANS], plan_empty[PLANS], wanted;
+        plan plans[PLANS];
     };
     struct alignas(1024) shared {
         union {
@@ -97,7 +105,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
 
     // The item of this block's round: dealt out there and back again, so that a block with a long tile gets a short one next;
-    // or who is ready takes the next (`counters`). False: there is none, and no later round has one.
+    // or who is ready takes the next (`counters`; for all lanes of a wave). False: there is none, and no later round has one.
     static GPU_FN bool deal(const args &a, shared &sh, int round, int &item)
     {
         const int blocks = (int)gpu_blocks(), block = (int)gpu_block();
@@ -107,8 +115,10 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         }
         if (round == ROUNDS) // all blocks together have room for twice the items
             return false;
-        item = round == 0 ? block : blocks + (int)gpu_atomic_add(&a.counters[0], 1);
-        sh.items[round] = item;
+        if (gpu_lane() == 0)
+            sh.items[round] = round == 0 ? block : blocks + (int)gpu_atomic_add(&a.counters[0], 1);
+        gpu_wave_barrier();
+        item = sh.items[round];
         return item < (int)a.base.items;
     }
     struct place {
@@ -125,17 +135,24 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         const int down = in / heads, bh = section * a.section + in - down * heads, batch = bh / per_batch;
         return {bh - batch * per_batch, batch, (int)a.base.q_tiles - 1 - down};
     }
-    static GPU_FN wgmma_tile tile_of(const args &a, const kiln_sequence &s, const place &at, int round)
+    static GPU_FN wgmma_tile tile_of(const args &a, const place &at, int round)
     {
         const auto &p = a.base.p;
+        kiln_sequence s = {p.seqlen_q, p.seqlen_k, at.batch, 0, at.batch, 0, 0, 0};
+        gpu_wgmma_window window = a.window;
+        if (!a.alike) {
+            s = gpu_sequence_of(p, at.batch, gpu_lane() == 0);
+            window = gpu_wgmma_window_of(&p, s.pos_q - s.pos_k);
+        }
         wgmma_tile t = {};
         const int rows = (int)s.seqlen_q - at.m * a.rows;
         t.q0 = at.m * a.rows, t.rows = rows < a.rows ? rows : a.rows, t.head = at.head;
         t.round = round, t.seqlen_k = (int32_t)s.seqlen_k;
+        t.q_row = (int)s.q_row + t.q0, t.q_batch = (int)s.q_batch;
+        t.k_row = (int)s.k_row, t.k_batch = (int)s.k_batch, t.head_k = at.head / a.group;
         t.o = gpu_rows<E>(p.o, s.q_batch, at.head).from(s.q_row + t.q0).data;
         if (kiln_view_present(&p.lse))
             t.lse = gpu_rows<float>(p.lse, s.q_batch, at.head).from(s.q_row + t.q0).data;
-        const wgmma_window window(p, s);
         t.low = window.low, t.high = window.high;
         if (t.rows > 0) {
             const int end = t.end(t.q0 + t.rows - 1);
@@ -165,9 +182,15 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
                 gpu_mbarrier_init(gpu_shared_address(&pipe.kv_full[i]), 1);
                 gpu_mbarrier_init(gpu_shared_address(&pipe.kv_empty[i]), 4 * NWG);
             }
+            for (int i = 0; i < PLANS; i++) {
+                gpu_mbarrier_init(gpu_shared_address(&pipe.plan_full[i]), 1);
+                gpu_mbarrier_init(gpu_shared_address(&pipe.plan_empty[i]), 4 * NWG + 1); // and the producer
+            }
+            gpu_mbarrier_init(gpu_shared_address(&pipe.wanted), 1);
             gpu_mbarrier_init_fence();
-            gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v);
         }
+        if (gpu_thread() == 128 * NWG)
+            gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v);
         if (gpu_thread() < ROUNDS / 32)
             sh.bad[gpu_thread()] = 0;
         gpu_block_barrier();
@@ -175,7 +198,9 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         if (wg == NWG) {
             gpu_registers_give<PRODUCER>();
             if (gpu_thread() == 128 * NWG)
-                produce(a, sh);
+                produce(a, pipe);
+            else if (gpu_wave_id() == 4 * NWG + 1)
+                make_plans(a, sh);
             return;
         }
         gpu_registers_take<CONSUMER>();
@@ -183,24 +208,57 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         again(a, sh);
     }
 
-    // ---- the producer: one thread ----
-    static GPU_FN void produce(const args &a, shared &sh)
+    // ---- the planner: one wave ----
+    static GPU_FN void make_plans(const args &a, shared &sh)
     {
-        const auto &p = a.base.p;
         pipeline &pipe = sh.pipe;
+        wgmma_ring<PLANS> to;
+        uint32_t wanted = 0;
+        bool any = false;
+#pragma unroll 1
+        for (int round = 0, more = 1; more; round++) {
+            if (any && a.counters) {
+                gpu_mbarrier_wait(gpu_shared_address(&pipe.wanted), wanted);
+                wanted ^= 1, any = false;
+            }
+            int item;
+            wgmma_tile t = {};
+            more = deal(a, sh, round, item);
+            if (more) {
+                const place at = place_of(a, item);
+                if (at.m < 0)
+                    continue;
+                t = tile_of(a, at, round);
+                if (t.rows <= 0)
+                    continue;
+            } else
+                t.q0 = -1;
+            gpu_mbarrier_wait(gpu_shared_address(&pipe.plan_empty[to.stage]), to.parity ^ 1);
+            plan &now = pipe.plans[to.stage];
+            if (gpu_lane() < NWG && gpu_lane() * 64 < t.rows)
+                now.part[gpu_lane()] = part_of(t, gpu_lane());
+            if (gpu_lane() == 0)
+                now.tile = t;
+            gpu_wave_barrier();
+            if (gpu_lane() == 0) // shows them
+                gpu_mbarrier_arrive(gpu_shared_address(&pipe.plan_full[to.stage]));
+            to.next(), any = true;
+        }
+        if (gpu_lane() == 0 && a.counters && gpu_atomic_add(&a.counters[1], 1) == (uint32_t)gpu_blocks() - 1)
+            a.counters[0] = a.counters[1] = 0; // the last block leaves them as the first has found them
+    }
+
+    // ---- the producer: one thread ----
+    static GPU_FN void produce(const args &a, pipeline &pipe)
+    {
+        wgmma_ring<PLANS> plans;
         wgmma_ring<QS> q;
         wgmma_ring<SLOTS> kv;
-        int item;
 #pragma unroll 1
-        for (int round = 0; deal(a, sh, round, item); round++) { // not earlier: who is ready takes
-            const place at = place_of(a, item);
-            if (at.m < 0)
-                continue;
-            const kiln_sequence s = gpu_sequence_of(p, at.batch, true);
-            const wgmma_tile t = tile_of(a, s, at, round);
-            if (t.rows <= 0)
-                continue;
-            const int head_k = t.head / (int)(p.heads / p.heads_k);
+        while (true) {
+            gpu_mbarrier_wait(gpu_shared_address(&pipe.plan_full[plans.stage]), plans.parity);
+            const wgmma_tile &t = pipe.plans[plans.stage].tile;
+            const int first = t.first, past = t.past, head_k = t.head_k, k_row = t.k_row, k_batch = t.k_batch;
             // A slot serves one step: K of block j and V of block j + 1. The first of a tile holds only K, the last only V.
             const auto load_slot = [&](int j, bool has_k, bool has_v) {
                 slot &to = pipe.kv[kv.stage];
@@ -210,39 +268,44 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
                 if (has_k)
 #pragma unroll
                     for (int c = 0; c < PANELS; c++)
-                        gpu_tensor_load(&a.k, gpu_shared_address(to.k + c * PANEL_KV), full, c * 64,
-                                        (int)s.k_row + j * BN, head_k, (int)s.k_batch);
+                        gpu_tensor_load(&a.k, gpu_shared_address(to.k + c * PANEL_KV), full, c * 64, k_row + j * BN,
+                                        head_k, k_batch);
                 if (has_v)
 #pragma unroll
                     for (int c = 0; c < PANELS_V; c++)
                         gpu_tensor_load(&a.v, gpu_shared_address(to.v + c * PANEL_KV), full, c * 64,
-                                        (int)s.k_row + (j + 1) * BN, head_k, (int)s.k_batch);
+                                        k_row + (j + 1) * BN, head_k, k_batch);
                 kv.next();
             };
-            if (t.past > t.first)
-                load_slot(t.past - 1, true, false);
+            if (past > first)
+                load_slot(past - 1, true, false);
             const uint32_t full = gpu_shared_address(&pipe.q_full[q.stage]);
             gpu_mbarrier_wait(gpu_shared_address(&pipe.q_empty[q.stage]), q.parity ^ 1);
-            pipe.tile[q.stage] = t; // shown by the arrival
+            if (t.q0 < 0) { // the consumers look at the plan when Q is there
+                gpu_mbarrier_arrive(full);
+                return;
+            }
             const int parts = (t.rows + 63) / 64;
-            for (int w = 0; w < parts; w++)
-                pipe.part[q.stage][w] = part_of(t, w);
             gpu_mbarrier_expect(full, parts * (PANELS * PANEL_Q * 2));
 #pragma unroll 1
             for (int w = 0; w < parts; w++)
 #pragma unroll
                 for (int c = 0; c < PANELS; c++)
                     gpu_tensor_load(&a.q, gpu_shared_address(pipe.q[q.stage] + (w * PANELS + c) * PANEL_Q), full,
-                                    c * 64, (int)s.q_row + t.q0 + 64 * w, t.head, (int)s.q_batch);
+                                    c * 64, t.q_row + 64 * w, t.head, t.q_batch);
             q.next();
-            for (int j = t.past - 2; t.past > t.first && j >= t.first - 1; j--)
-                load_slot(j, j >= t.first, true);
+            gpu_mbarrier_arrive(gpu_shared_address(&pipe.plan_empty[plans.stage]));
+            plans.next();
+            const int ask = first - 1 + AHEAD;
+            if (past - 2 < ask)
+                gpu_mbarrier_arrive(gpu_shared_address(&pipe.wanted));
+#pragma unroll 1
+            for (int j = past - 2; past > first && j >= first - 1; j--) {
+                if (j == ask)
+                    gpu_mbarrier_arrive(gpu_shared_address(&pipe.wanted));
+                load_slot(j, j >= first, true);
+            }
         }
-        gpu_mbarrier_wait(gpu_shared_address(&pipe.q_empty[q.stage]), q.parity ^ 1);
-        pipe.tile[q.stage].q0 = -1;
-        gpu_mbarrier_arrive(gpu_shared_address(&pipe.q_full[q.stage]));
-        if (a.counters && gpu_atomic_add(&a.counters[1], 1) == (uint32_t)gpu_blocks() - 1)
-            a.counters[0] = a.counters[1] = 0; // the last block leaves them as the first has found them
     }
 
     // ---- a consumer warpgroup: 64 queries of every tile ----
@@ -252,6 +315,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         // Of my rows l / 4 + 8·h. A weight is 2^(score·scale - base); sums are my share of four.
         float base[2], sum[2], lost[2], alpha[2];
         uint32_t q_matrix, k_matrix, v_matrix; // of stage and slot 0
+        wgmma_ring<PLANS> plan;
         wgmma_ring<QS> q;
         wgmma_ring<SLOTS> kv;
     };
@@ -266,11 +330,13 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
             gpu_mbarrier_arrive(gpu_shared_address(&pipe.kv_empty[me.kv.stage]));
         me.kv.next();
     }
-    static GPU_FN void release_q(pipeline &pipe, state &me)
+    static GPU_FN void release_tile(pipeline &pipe, state &me)
     {
-        if (gpu_lane() == 0)
+        if (gpu_lane() == 0) {
             gpu_mbarrier_arrive(gpu_shared_address(&pipe.q_empty[me.q.stage]));
-        me.q.next();
+            gpu_mbarrier_arrive(gpu_shared_address(&pipe.plan_empty[me.plan.stage]));
+        }
+        me.q.next(), me.plan.next();
     }
     static GPU_FN void skip(pipeline &pipe, state &me, int slots)
     { // in step with the other warpgroups
@@ -493,16 +559,16 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
 #pragma unroll 1
         while (true) {
             gpu_mbarrier_wait(gpu_shared_address(&pipe.q_full[me.q.stage]), me.q.parity);
-            const wgmma_tile &t = pipe.tile[me.q.stage];
+            const wgmma_tile &t = pipe.plans[me.plan.stage].tile;
             if (t.q0 < 0)
                 break;
             const int slots = t.past > t.first ? t.past - t.first + 1 : 0;
             if (wg * 64 >= t.rows) {
                 skip(pipe, me, slots);
-                release_q(pipe, me);
+                release_tile(pipe, me);
                 continue;
             }
-            const wgmma_part part = pipe.part[me.q.stage][wg];
+            const wgmma_part part = pipe.plans[me.plan.stage].part[wg];
             const int first = part.first, past = part.past, whole_begin = part.whole_begin;
 #pragma unroll
             for (int i = 0; i < DV / 2; i++)
@@ -554,8 +620,9 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
     template <bool ANY> static GPU_FN void finish(const args &a, shared &sh, state &me, int row)
     {
         const auto &p = a.base.p;
-        const wgmma_tile t = sh.pipe.tile[me.q.stage]; // read again, rather than kept in registers through the loop
-        release_q(sh.pipe, me);
+        const wgmma_tile t =
+            sh.pipe.plans[me.plan.stage].tile; // read again, rather than kept in registers through the loop
+        release_tile(sh.pipe, me);
         if constexpr (ANY) {
             await(sh.pipe, me);
             gpu_wgmma_fence();

@@ -3,7 +3,7 @@
 #ifndef KILN_BACKENDS_CUDA_ATTENTION_FORWARD_WGMMA_H
 #define KILN_BACKENDS_CUDA_ATTENTION_FORWARD_WGMMA_H
 
-#include "tensor_map.h"
+#include "attention_wgmma.h"
 
 /*
  * Tiles are dealt out in rounds of one a block, in an order that keeps K and V of few heads in the L2 and long rows first: heads
@@ -25,6 +25,9 @@ typedef struct gpu_wgmma_args {
     int32_t rows;            /* of a tile: a multiple of 64, at most the kernel's */
     int32_t section;         /* heads of a section */
     int32_t slots;           /* items of a section */
+    int32_t group;           /* query heads of a KV head */
+    int32_t alike;           /* all sequences have the same rows, none are packed */
+    gpu_wgmma_window window; /* of all, then */
     gpu_wgmma_cap cap;
     uint32_t *counters; /* workspace: two, zero before and after; NULL: no counter */
     gpu_tensor_map q, k, v;

@@ -2,6 +2,7 @@
 // attention_wgmma.gpu.h: what the Hopper kernels of both passes share.
 #pragma once
 #include "../gpu/gpu_attention.gpu.h"
+#include "attention_wgmma.h"
 #include "gpu_intrin_wgmma.h"
 
 // A place in a ring of N stages; the parity flips at each round.
@@ -68,23 +69,3 @@ template <class E, int COLS, class F> GPU_FN wgmma_extent wgmma_store_row(E *to,
         store(wgmma_bool<false>());
     return here ? seen : wgmma_extent();
 }
-
-// A window of step 1: query i sees the keys [i + low, i + high), cut to [0, seqlen_k). Sequences have up to 2^30 rows.
-struct wgmma_window {
-    int32_t low, high;
-    GPU_FN wgmma_window(const kiln_attention_problem &p, const kiln_sequence &s) : low(-(1 << 30)), high(1 << 30)
-    {
-        const int64_t apart = s.pos_q - s.pos_k;
-        if (p.masked && p.window_left != KILN_UNBOUNDED)
-            low = near(kiln_subtract_saturating(apart, p.window_left));
-        if (p.masked && p.window_right != KILN_UNBOUNDED)
-            high = near(kiln_add_saturating(kiln_add_saturating(apart, p.window_right), 1));
-    }
-
-  private:
-    static GPU_FN int32_t near(int64_t x)
-    {
-        const int64_t most = 1 << 30;
-        return (int32_t)(x < -most ? -most : x > most ? most : x);
-    }
-};
