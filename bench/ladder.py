@@ -8,7 +8,7 @@ timed with cold caches, and beside its median the least time that the traffic le
 V again). Where ncu is there, it says for the lengths of --profile what went through DRAM, and the bank conflicts.
 On an emulated device: counted bytes beside the ledger's, and the conflicts, for short sequences.
 --compare PROBLEM: kernel by kernel, what the emulated NVIDIA device counts beside what ncu does, on the same problem.
-Prints as it goes; the table comes last. Exit code 1 if a result was wrong, or if --compare finds a difference.
+Prints rows as they come. Exit code 1 if a result was wrong, or if --compare finds a difference.
 """
 import argparse
 import csv
@@ -34,7 +34,7 @@ parser.add_argument("kiln")
 parser.add_argument("--backend", default="cuda")
 parser.add_argument("--seqlen", help="default: 2048,4096,8192,16384; emulated: 256")
 parser.add_argument("--problem", help="with {} for the length; default: b1h16q{}d128:bf16, emulated: b1h1q{}d128:bf16")
-parser.add_argument("--naive-up-to", type=int, default=8192, metavar="N", help="longest sequence for naive: 8192")
+parser.add_argument("--slow-up-to", type=int, default=8192, metavar="N", help="longest sequence for naive and flash1: 8192")
 parser.add_argument("--profile", default="4096", metavar="N,N", help="lengths to run under ncu as well: 4096")
 parser.add_argument("--budget", type=float, default=50, metavar="S", help="begin nothing new after so many seconds: 50")
 parser.add_argument("--compare", metavar="PROBLEM", help="such as b1h1q256d64:bf16")
@@ -64,15 +64,19 @@ def bench(*words, backend=options.backend):
 
 
 def timed(names, n):
-    """Results and document of the rungs side by side; one by one where the device has no room for the S of all of them."""
+    """Documents of the rungs side by side; one by one where the device has no room for the S of all of them."""
     words = ["bench", "--backend", options.backend, "--format", "json", "--cold-cache", "--seconds", "0.1", "--samples", "3",
              problem.format(n), "--algorithm"]
     text = kiln(*words, ",".join(names), may_fail=True)
-    texts = [text] if text else [kiln(*words, name, may_fail=True) for name in names]
-    documents = [json.loads(text) for text in texts if text]
-    if len(documents) < len(texts):
-        notes.append(f"S = {n}: {len(texts) - len(documents)} rungs were refused, see above")
-    return [r for document in documents for r in document["results"]], documents[-1] if documents else None
+    if text:
+        yield json.loads(text)
+        return
+    for name in names:
+        text = kiln(*words, name, may_fail=True)
+        if text:
+            yield json.loads(text)
+        else:
+            notes.append(f"S = {n}: {name} was refused, see above")
 
 
 def profiled(metrics, *words):
@@ -171,6 +175,14 @@ def limiter(r, peak, rung):
     return "memory" if r["ledger_bytes"] / peak["bytes_per_s"] > r["flops"] / flops else "arithmetic"
 
 
+TITLES = ["S", "rung", "ledger GB", "limit", "predicted ms", "measured ms", "ratio", "TFLOP/s", "DRAM GB", "DRAM/ledger", "bank conflicts"]
+
+
+def print_row(row):
+    print("  ".join(str(cell).ljust(max(len(title), 14)) if i == 1 else str(cell).rjust(max(len(title), 6))
+                    for i, (cell, title) in enumerate(zip(row, TITLES))).rstrip(), flush=True)
+
+
 def device_table():
     there = {r["algorithm"] for r in bench("--seconds", "0", "--samples", "1", problem.format(128))["results"]}
     rungs = [r for r in RUNGS if r in there]
@@ -178,38 +190,37 @@ def device_table():
     if profiles and not shutil.which("ncu"):
         notes.append("no ncu on the PATH: no DRAM bytes, no conflicts")
         profiles = []
-    rows, document = [], None
+    head = None
     for n in lengths:
         if time.monotonic() - begin > options.budget:
             notes.append(f"S = {n} and longer left out: --budget {options.budget:g} is spent")
             break
-        names = [r for r in rungs if r != "naive" or n <= options.naive_up_to]
-        results, last = timed(names, n)
-        document = last or document
+        names = [r for r in rungs if r not in ("naive", "flash1") or n <= options.slow_up_to]
         profile = {}
-        if n in profiles and time.monotonic() - begin < options.budget:
+        if n in profiles:
             profile = sums_of_rungs(profiled([DRAM, CONFLICTS], "bench", "--backend", options.backend, "--algorithm", ",".join(names),
                                              "--seconds", "0", "--samples", "1", "--cold-cache", problem.format(n)) or [])
-        for r in results:
-            rung, seen = r["algorithm"], profile.get(r["algorithm"], {})
-            if "median_s" not in r:
-                rows.append([n, rung, r["verdict"]] + ["-"] * 8)
-                continue
-            rows.append([n, rung, amount(r["ledger_bytes"], 1e9), limiter(r, document["peak"], rung),
-                         amount(r["least_s"], 1e-3), amount(r["median_s"], 1e-3),
-                         amount(r["median_s"] / r["least_s"] if r["least_s"] else None, digits=2),
-                         amount(r.get("flops_per_s"), 1e12, 1), amount(seen.get(DRAM), 1e9),
-                         amount(seen[DRAM] / r["ledger_bytes"] if DRAM in seen else None, digits=2),
-                         amount(seen.get(CONFLICTS), digits=0)])
-        print(f"S = {n}: {time.monotonic() - begin:.0f} s", flush=True)
-    if document:
-        print(f"\n{document['environment']['device']}, {problem.format('S')}, cold caches; {document['peak']['source']}: "
-              f"{document['peak']['bytes_per_s'] / 1e12:.2f} TB/s, {document['peak']['flops16_per_s'] / 1e12:.0f} TFLOP/s in 16 bits, "
-              f"{document['peak']['flops32_per_s'] / 1e12:.0f} in fp32 (naive)")
-    if options.naive_up_to < lengths[-1]:
-        notes.append(f"naive beyond S = {options.naive_up_to}: --naive-up-to")
-    table(["S", "rung", "ledger GB", "limit", "predicted ms", "measured ms", "ratio", "TFLOP/s", "DRAM GB", "DRAM/ledger",
-           "bank conflicts"], rows)
+        for document in timed(names, n):
+            if not head:
+                peak = document["peak"]
+                head = (f"{document['environment']['device']}, {problem.format('S')}, cold caches; {peak['source']}: "
+                        f"{peak['bytes_per_s'] / 1e12:.2f} TB/s, {peak['flops16_per_s'] / 1e12:.0f} TFLOP/s in 16 bits, "
+                        f"{peak['flops32_per_s'] / 1e12:.0f} in fp32 (naive)")
+                print(head)
+                print_row(TITLES)
+            for r in document["results"]:
+                rung, seen = r["algorithm"], profile.get(r["algorithm"], {})
+                if "median_s" not in r:
+                    print_row([n, rung, r["verdict"]] + ["-"] * 8)
+                    continue
+                print_row([n, rung, amount(r["ledger_bytes"], 1e9), limiter(r, document["peak"], rung),
+                           amount(r["least_s"], 1e-3), amount(r["median_s"], 1e-3),
+                           amount(r["median_s"] / r["least_s"] if r["least_s"] else None, digits=2),
+                           amount(r.get("flops_per_s"), 1e12, 1), amount(seen.get(DRAM), 1e9),
+                           amount(seen[DRAM] / r["ledger_bytes"] if DRAM in seen else None, digits=2),
+                           amount(seen.get(CONFLICTS), digits=0)])
+    if options.slow_up_to < lengths[-1]:
+        notes.append(f"naive and flash1 beyond S = {options.slow_up_to}: --slow-up-to")
 
 
 if options.compare:

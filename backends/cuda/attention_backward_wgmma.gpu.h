@@ -330,7 +330,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                     gpu_async_fence_global();
                     gpu_mbarrier_wait(DQ_FULL + 8 * odd, step / 2 % 2);
                     gpu_bulk_add(a.dq + (int64_t)(tile + m) * TILE, from, TILE * 4);
-                    gpu_bulk_wait_read();
+                    gpu_bulk_wait_read<0>();
                     gpu_mbarrier_arrive(DQ_EMPTY + 8 * odd);
                     if (a.turn) {
                         gpu_bulk_wait();

@@ -182,7 +182,8 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     if (a.base.items == 0)
         return KILN_OK;
     if (!attention_is_aligned(p) || !attention_has_aligned_rows(&p->o) || !gpu_tensor_map_of(&p->q, 64, &a.q) ||
-        !gpu_tensor_map_of(&p->k, k->tile_k, &a.k) || !gpu_tensor_map_of(&p->v, k->tile_k, &a.v))
+        !gpu_tensor_map_of(&p->k, k->tile_k, &a.k) || !gpu_tensor_map_of(&p->v, k->tile_k, &a.v) ||
+        !gpu_tensor_map_of(&p->o, 16, &a.o))
         return GPU_NAME(gpu_attention_forward_mma).run(device, problem, workspace, stream);
     const int64_t blocks = blocks_of(device, p, a.base.items);
     if (takes_counter(device, p, rows)) {

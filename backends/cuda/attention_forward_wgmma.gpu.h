@@ -81,7 +81,8 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
     struct slot {
         E k[PANELS * PANEL_KV], v[PANELS_V * PANEL_KV];
     };
-    static constexpr int PLANS = QS + 1; // tiles that are known: those whose Q is here, and the next
+    static constexpr bool SENDS_Q = QS > 1; // by way of Q's memory: send()
+    static constexpr int PLANS = QS + 1;    // tiles that are known: those whose Q is here, and the next
     // Blocks that are left to fetch when the next tile is looked for. Not earlier: who is ready takes.
     static constexpr int AHEAD = 4;
     struct plan {
@@ -190,7 +191,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
             gpu_mbarrier_init_fence();
         }
         if (gpu_thread() == 128 * NWG)
-            gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v);
+            gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v), gpu_tensor_prefetch(&a.o);
         if (gpu_thread() < ROUNDS / 32)
             sh.bad[gpu_thread()] = 0;
         gpu_block_barrier();
@@ -318,6 +319,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         wgmma_ring<PLANS> plan;
         wgmma_ring<QS> q;
         wgmma_ring<SLOTS> kv;
+        bool sending; // O of the tile before may still be in the memory of its Q
     };
 
     static GPU_FN void await(const pipeline &pipe, const state &me)
@@ -330,13 +332,27 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
             gpu_mbarrier_arrive(gpu_shared_address(&pipe.kv_empty[me.kv.stage]));
         me.kv.next();
     }
-    static GPU_FN void release_tile(pipeline &pipe, state &me)
+    static GPU_FN void release_plan(pipeline &pipe, state &me)
     {
-        if (gpu_lane() == 0) {
-            gpu_mbarrier_arrive(gpu_shared_address(&pipe.q_empty[me.q.stage]));
+        if (gpu_lane() == 0)
             gpu_mbarrier_arrive(gpu_shared_address(&pipe.plan_empty[me.plan.stage]));
+        me.plan.next();
+    }
+    // Q of the tile before, when O is no longer there.
+    static GPU_FN void release_q(pipeline &pipe, state &me)
+    {
+        if (me.sending && gpu_lane() == 0) {
+            gpu_bulk_wait_read<0>();
+            gpu_mbarrier_arrive(gpu_shared_address(&pipe.q_empty[QS == 1 ? 0 : me.q.stage ^ 1]));
         }
-        me.q.next(), me.plan.next();
+        me.sending = false;
+    }
+    static GPU_FN void end_tile(pipeline &pipe, state &me)
+    {
+        me.q.next();
+        me.sending = true;
+        if constexpr (!SENDS_Q)
+            release_q(pipe, me);
     }
     static GPU_FN void skip(pipeline &pipe, state &me, int slots)
     { // in step with the other warpgroups
@@ -553,19 +569,22 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
         const float scale = CAP ? 1.f : a.base.scale_log2;                 // from what s holds to exponents of 2
         const int row = wg * 64 + gpu_wave_id() % 4 * 16 + gpu_lane() / 4; // of the tile; and row + 8
         state me;
+        me.sending = false;
         me.q_matrix = gpu_wgmma_matrix(gpu_shared_address(pipe.q[0] + wg * PANELS * PANEL_Q), 16);
         me.k_matrix = gpu_wgmma_matrix(gpu_shared_address(pipe.kv[0].k), 16);
         me.v_matrix = gpu_wgmma_matrix(gpu_shared_address(pipe.kv[0].v), PANEL_KV * 2);
 #pragma unroll 1
         while (true) {
             gpu_mbarrier_wait(gpu_shared_address(&pipe.q_full[me.q.stage]), me.q.parity);
+            release_q(pipe, me); // by now O has left
             const wgmma_tile &t = pipe.plans[me.plan.stage].tile;
             if (t.q0 < 0)
                 break;
             const int slots = t.past > t.first ? t.past - t.first + 1 : 0;
             if (wg * 64 >= t.rows) {
                 skip(pipe, me, slots);
-                release_tile(pipe, me);
+                release_plan(pipe, me);
+                end_tile(pipe, me);
                 continue;
             }
             const wgmma_part part = pipe.plans[me.plan.stage].part[wg];
@@ -577,7 +596,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
             for (int h = 0; h < 2; h++)
                 me.base[h] = gpu_minus_infinity(), me.sum[h] = me.lost[h] = 0;
             if (past <= first) { // no row sees a key
-                finish<false>(a, sh, me, row);
+                finish<false>(a, sh, me, row, false);
                 skip(pipe, me, slots);
                 continue;
             }
@@ -611,18 +630,52 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
                 stop = first;
             }
             const int left = first - t.first;
-            finish<true>(a, sh, me, row);
+            finish<true>(a, sh, me, row, left == 0);
             skip(pipe, me, left);
         }
     }
 
-    // The end of a tile: the last P·V, lse, O straight from registers. Q goes as soon as its last product is done.
-    template <bool ANY> static GPU_FN void finish(const args &a, shared &sh, state &me, int row)
+    // O, rounded, in the layout of the accumulator (pair 2·i + h is row h·8, columns 8·i ...), by way of shared memory and the copy
+    // engine, 16 rows a warp: my rows of Q, which no product needs any more; where there is one stage of Q, for which the next tile
+    // waits, the place of K in the tile's last slot, which has none, PLACES panels at a time.
+    static constexpr int PLACES = SENDS_Q ? PANELS_V : PANELS * PANEL_KV / (4 * NWG) / (16 * 64);
+    static GPU_FN void send(const args &a, pipeline &pipe, const state &me, const wgmma_tile &t,
+                            const uint32_t (&o)[DV / 4])
+    {
+        constexpr int APART = SENDS_Q ? PANEL_Q * 2 : 16 * 128; // bytes from panel to panel
+        const int lane = gpu_lane(), wave = gpu_wave_id(), row = wave * 16;
+        const uint32_t from =
+            SENDS_Q ? gpu_shared_address(pipe.q[me.q.stage]) + wave / 4 * (PANELS * APART) + wave % 4 * 2048
+                    : gpu_shared_address(pipe.kv[me.kv.stage].k) + wave * (PLACES * APART);
+        const uint32_t mine = from + (lane / 8 % 2 * 8 + lane % 8) * 128 + (lane / 16 ^ lane % 8) * 16;
+#pragma unroll
+        for (int c = 0; c < PANELS_V; c++) {
+            if (c >= PLACES) {
+                if (lane == 0)
+                    gpu_bulk_wait_read<PLACES - 1>();
+                gpu_wave_barrier();
+            }
+#pragma unroll
+            for (int i = 0; i < 8 && 8 * c + i < DV / 8; i += 2)
+                gpu_stmatrix_at((mine ^ i * 16) + c % PLACES * APART, o + 16 * c + 2 * i);
+            gpu_async_fence();
+            gpu_wave_barrier();
+            if (lane == 0)
+                gpu_tensor_store(&a.o, from + c % PLACES * APART, c * 64, t.q_row + row, t.head, t.q_batch);
+        }
+    }
+
+    // The end of a tile: the last P·V, lse, O; fewer rows than 64 go straight from registers.
+    // LAST: no other warpgroup needs K of the slot that holds my last V.
+    template <bool ANY> static GPU_FN void finish(const args &a, shared &sh, state &me, int row, bool last)
     {
         const auto &p = a.base.p;
         const wgmma_tile t =
             sh.pipe.plans[me.plan.stage].tile; // read again, rather than kept in registers through the loop
-        release_tile(sh.pipe, me);
+        release_plan(sh.pipe, me);
+        if constexpr (!SENDS_Q)
+            end_tile(sh.pipe, me);
+        const bool whole = t.rows >= gpu_warpgroup() * 64 + 64 && (SENDS_Q || (ANY && last));
         if constexpr (ANY) {
             await(sh.pipe, me);
             gpu_wgmma_fence();
@@ -646,15 +699,44 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
             gpu_wgmma_wait<0>();
             gpu_wgmma_settle(me.o);
             gpu_wgmma_settle(me.p);
-            release(sh.pipe, me);
+            if (SENDS_Q || !whole)
+                release(sh.pipe, me);
         }
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
+        for (int h = 0; h < 2; h++)
             if (gpu_wave_any(factor[h] == 0)) // no key weighs: 0, whatever V holds
 #pragma unroll
                 for (int i = 0; i < DV / 4; i++)
                     if (factor[h] == 0)
                         me.o[4 * (i / 2) + 2 * h + i % 2] = 0;
+        bool sent = false;
+        if (whole) {
+            uint32_t o[DV / 4];
+            wgmma_extent seen;
+#pragma unroll
+            for (int i = 0; i < DV / 4; i++) {
+                o[i] = gpu_pair<E>(me.o[2 * i] * factor[i % 2], me.o[2 * i + 1] * factor[i % 2]);
+                seen.add(o[i]);
+            }
+            if constexpr (SENDS_Q)
+                gpu_named_barrier(2 + gpu_warpgroup(), 128); // no product of the others reads Q either
+            sent = FAINT == 0 || !gpu_wave_any(seen.faint(FAINT));
+            if (sent) {
+                open = seen.template overflows<E>();
+                send(a, sh.pipe, me, t, o);
+            }
+            if constexpr (!SENDS_Q) {
+                if (gpu_lane() == 0)
+                    gpu_bulk_wait_read<0>();
+                release(sh.pipe, me);
+            }
+        }
+        if constexpr (SENDS_Q)
+            end_tile(sh.pipe, me);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            if (sent)
+                break;
             const wgmma_extent seen =
                 wgmma_store_row<E, DV>((E *)t.o + (row + 8 * h) * p.o.stride[2], row + 8 * h < t.rows, (int)p.d_v,
                                        [&](int i, int e) { return me.o[4 * i + 2 * h + e] * factor[h]; });
@@ -679,7 +761,8 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
     // What was not settled, by mma's careful passes, when all else is done.
     static GPU_FN void again(const args &a, shared &sh)
     {
-        gpu_named_barrier(1, 128 * NWG); // all have noted, and need the slots no longer
+        gpu_bulk_wait(), gpu_async_fence_global(); // O is seen below
+        gpu_named_barrier(1, 128 * NWG);           // all have noted, and need the slots no longer
         bool any = false;
         for (int i = 0; i < ROUNDS / 32; i++)
             any |= sh.bad[i] != 0;

@@ -30,7 +30,7 @@ typedef struct gpu_wgmma_args {
     gpu_wgmma_window window; /* of all, then */
     gpu_wgmma_cap cap;
     uint32_t *counters; /* workspace: two, zero before and after; NULL: no counter */
-    gpu_tensor_map q, k, v;
+    gpu_tensor_map q, k, v, o;
 } gpu_wgmma_args;
 
 #endif

@@ -59,6 +59,14 @@ GPU_FN void gpu_tensor_load(const gpu_tensor_map *map, uint32_t to, uint32_t bar
                  : "memory");
 }
 
+// A box back to the tensor, in a group of its own (gpu_bulk_wait). What lies outside of the tensor is not written.
+GPU_FN void gpu_tensor_store(const gpu_tensor_map *map, uint32_t from, int column, int row, int head, int batch)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+                 "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
 // 16-byte aligned memory, as it is.
 GPU_FN void gpu_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
 {
@@ -74,11 +82,12 @@ GPU_FN void gpu_bulk_add(float *to, uint32_t from, uint32_t bytes)
                  : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-GPU_FN void gpu_bulk_wait_read() // this thread's additions have left shared memory
+template <int N>
+GPU_FN void gpu_bulk_wait_read() // what this thread has sent, but for the last N, has left shared memory
 {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
-GPU_FN void gpu_bulk_wait() // they have been done
+GPU_FN void gpu_bulk_wait() // it has arrived
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
