@@ -79,30 +79,6 @@ static int64_t blocks_of(const gpu_device *device, const kiln_attention_problem 
     return tiles < units ? tiles : units;
 }
 
-/*
- * Rows of a tile. All that the kernel takes, but for problems of few rounds, which lower tiles may fill better: 64 rows and a block
- * of K and V take keys·(d + d_v) / 32 clocks of the tensor units, alone at least 11 a key, and a tile's begin and end 3500.
- */
-static int32_t rows_of(const gpu_device *device, const kiln_attention_problem *p)
-{
-    const gpu_kernel *k = kernel_of(p);
-    const int64_t steps = attention_ceil(p->seqlen_k, k->tile_k), heads = p->batch * p->heads;
-    int32_t best = k->tile_q;
-    double least = 0;
-    for (int32_t rows = k->tile_q; rows > 0; rows -= 64) {
-        const int64_t tiles = heads * attention_ceil(p->seqlen_q, rows), blocks = blocks_of(device, p, tiles);
-        const double work = (double)(rows / 64 * k->tile_k) * (double)(p->d + p->d_v) / 32,
-                     alone = 11 * (double)k->tile_k;
-        const double clocks =
-            (double)attention_ceil(tiles, blocks) * (3500 + (double)steps * (work > alone ? work : alone));
-        if (rows == k->tile_q || clocks < 0.85 * least)
-            best = rows, least = clocks;
-        if (tiles > 4 * blocks)
-            break;
-    }
-    return best;
-}
-
 /* All sequences have the same lengths and positions, and their keys lie in the order of the batch. */
 static bool has_equal_sequences(const kiln_attention_problem *p)
 {
@@ -115,20 +91,81 @@ static bool has_equal_sequences(const kiln_attention_problem *p)
 }
 
 /*
- * Does it pay to take tiles from a counter? Zeroing it costs about two microseconds, which short problems do not have. A function
- * of the metadata: it decides about the workspace.
+ * Clocks of a tile: begin and end 5000, and a step of a whole tile and a block of K and V takes keys·(d + d_v) / 32 clocks of the
+ * tensor units for 64 rows. With fewer rows it takes longer for each: 1260 for 128 rows, measured, where 192 take 1540.
  */
-static bool takes_counter(const gpu_device *device, const kiln_attention_problem *p, int32_t rows)
+static double clocks_of(const kiln_attention_problem *p, int64_t rows)
 {
-    const int64_t tiles = p->batch * p->heads * attention_ceil(p->seqlen_q, rows);
+    const gpu_kernel *k = kernel_of(p);
+    const double step = (double)(k->tile_q / 64 * k->tile_k) * (double)(p->d + p->d_v) / 32;
+    return 5000 + (double)attention_ceil(p->seqlen_k, k->tile_k) * step * (0.35 + 0.65 * (double)rows / k->tile_q);
+}
+
+/* When are `high` tiles of a clocks and then `low` ones of b done, if who is ready takes the next? */
+static double done_at(int64_t blocks, int64_t high, double a, int64_t low, double b)
+{
+    const int64_t rounds = high / blocks, ahead = high % blocks; /* so many blocks do a round more */
+    double early = (double)rounds * a, late = ahead ? early + a : 0;
+    for (int64_t left = low; left > 0;)
+        if (!ahead || early <= late)
+            left -= blocks - ahead, early += b;
+        else
+            left -= ahead, late += b;
+    return early > late ? early : late;
+}
+
+static int64_t tiles_of(const kiln_attention_problem *p, gpu_wgmma_tiling t)
+{
+    const int64_t left = p->seqlen_q - (int64_t)t.high * t.rows;
+    return t.high + (left > 0 ? attention_ceil(left, t.low) : 0);
+}
+
+/* Is the work worth a counter from which tiles are taken? Zeroing it costs about two microseconds, which short problems do not have. */
+static bool is_long(const kiln_attention_problem *p)
+{
     const double work = (double)p->batch * (double)p->heads * (double)p->seqlen_q * (double)p->seqlen_k;
-    return work * (double)(p->d + p->d_v) > 1.5e10 && tiles <= (GPU_WGMMA_ROUNDS / 2) * blocks_of(device, p, tiles);
+    return work * (double)(p->d + p->d_v) > 1.5e10;
+}
+
+/*
+ * A head's rows by tiles as high as the kernel takes, and what is left. But for problems of few rounds lower tiles may fill
+ * the last one better: all of them, or, where all see the same number of keys, some, which are dealt out last.
+ */
+static gpu_wgmma_tiling tiling_of(const gpu_device *device, const kiln_attention_problem *p)
+{
+    const int32_t most = kernel_of(p)->tile_q;
+    const int64_t heads = p->batch * p->heads, full = p->seqlen_q / most, rest = p->seqlen_q % most;
+    gpu_wgmma_tiling best = {most, (int32_t)attention_ceil(p->seqlen_q, most), most};
+    const int64_t blocks = blocks_of(device, p, INT64_MAX);
+    if (heads * best.high > 12 * blocks)
+        return best;
+    const double whole = clocks_of(p, most);
+    double least = 0.985 * done_at(blocks, heads * full, whole, rest ? heads : 0, clocks_of(p, rest));
+    const int64_t mixed = !p->masked && has_equal_sequences(p) && is_long(p) ? full : 0;
+    for (int32_t low = most - 64; low > 0; low -= 64)
+        for (int64_t high = mixed; high >= 0; high = high > 0 && high < mixed - 8 ? 0 : high - 1) {
+            const gpu_wgmma_tiling t = {high > 0 ? most : low, (int32_t)high, low};
+            const double clocks =
+                done_at(blocks, heads * high, whole, heads * (tiles_of(p, t) - high), clocks_of(p, low));
+            if (clocks < (high > 0 ? 1 : 0.965) * least) /* all of them low: the model knows less */
+                best = t, least = clocks;
+        }
+    if (best.high == 0)
+        best.high = (int32_t)tiles_of(p, best);
+    return best;
+}
+
+/* A function of the metadata: it decides about the workspace. */
+static bool takes_counter(const gpu_device *device, const kiln_attention_problem *p, gpu_wgmma_tiling t)
+{
+    const int64_t tiles = p->batch * p->heads * tiles_of(p, t);
+    return is_long(p) && tiles <= (GPU_WGMMA_ROUNDS / 2) * blocks_of(device, p, tiles);
 }
 
 static size_t workspace_of(const gpu_device *device, const kiln_problem *problem)
 {
     const kiln_attention_problem *p = &problem->attention;
-    return takes_counter(device, p, rows_of(device, p)) ? 2 * sizeof(uint32_t) : 0;
+    return takes_counter(device, p, tiling_of(device, p)) ? 2 * sizeof(uint32_t) : 0;
 }
 
 /* Sections: one head after the other where tiles are equal. Else, with a counter, heads whose K and V fill half of the L2;
@@ -177,8 +214,9 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
 {
     const kiln_attention_problem *p = &problem->attention;
     const gpu_kernel *k = kernel_of(p);
-    const int32_t rows = rows_of(device, p);
-    gpu_wgmma_args a = {.base = attention_args(p, rows, 1), .rows = rows};
+    const gpu_wgmma_tiling tiling = tiling_of(device, p);
+    gpu_wgmma_args a = {.base = attention_args(p, tiling.rows, 1), .tiling = tiling};
+    a.base.q_tiles = tiles_of(p, tiling), a.base.items = p->batch * p->heads * a.base.q_tiles;
     if (a.base.items == 0)
         return KILN_OK;
     if (!attention_is_aligned(p) || !attention_has_aligned_rows(&p->o) || !gpu_tensor_map_of(&p->q, 64, &a.q) ||
@@ -186,7 +224,7 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
         !gpu_tensor_map_of(&p->o, 16, &a.o))
         return GPU_NAME(gpu_attention_forward_mma).run(device, problem, workspace, stream);
     const int64_t blocks = blocks_of(device, p, a.base.items);
-    if (takes_counter(device, p, rows)) {
+    if (takes_counter(device, p, tiling)) {
         a.counters = workspace;
         if (!(p->flags & KILN_FLAG_WORKSPACE_ZEROED)) {
             const kiln_status status = gpu_fill(device, workspace, 0, 2 * sizeof(uint32_t), stream);

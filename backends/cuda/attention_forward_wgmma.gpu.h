@@ -125,16 +125,34 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
     struct place {
         int head, batch, m; // m < 0: nothing there
     };
-    // Heads go by sections, each padded to `slots` items; of a section the long rows first, so that short ones fill the gaps.
+    // Heads go by sections, each padded to `slots` items; of a section the long rows first, so that short ones fill the gaps. Tiles
+    // of two heights: head by head the high ones, then the low ones.
     static GPU_FN place place_of(const args &a, int item)
     {
         const int all = (int)(a.base.p.batch * a.base.p.heads), per_batch = (int)a.base.p.heads;
+        if (a.tiling.high < (int)a.base.q_tiles) {
+            const int high = a.tiling.high, first = all * high;
+            const int each = item < first ? high : (int)a.base.q_tiles - high, at = item < first ? item : item - first;
+            const int bh = at / each, batch = bh / per_batch;
+            if (item >= (int)a.base.items)
+                return {0, 0, -1};
+            return {bh - batch * per_batch, batch, at - bh * each + (item < first ? 0 : high)};
+        }
         const int section = item / a.slots, in = item - section * a.slots, left = all - section * a.section;
         const int heads = left < a.section ? left : a.section;
         if (item >= (int)a.base.items || heads <= 0)
             return {0, 0, -1};
         const int down = in / heads, bh = section * a.section + in - down * heads, batch = bh / per_batch;
         return {bh - batch * per_batch, batch, (int)a.base.q_tiles - 1 - down};
+    }
+    static GPU_FN int height_of(const args &a, int m)
+    {
+        return m < a.tiling.high ? a.tiling.rows : a.tiling.low;
+    }
+    static GPU_FN int begin_of(const args &a, int m)
+    {
+        return m <= a.tiling.high ? m * a.tiling.rows
+                                  : a.tiling.high * a.tiling.rows + (m - a.tiling.high) * a.tiling.low;
     }
     static GPU_FN wgmma_tile tile_of(const args &a, const place &at, int round)
     {
@@ -146,8 +164,9 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
             window = gpu_wgmma_window_of(&p, s.pos_q - s.pos_k);
         }
         wgmma_tile t = {};
-        const int rows = (int)s.seqlen_q - at.m * a.rows;
-        t.q0 = at.m * a.rows, t.rows = rows < a.rows ? rows : a.rows, t.head = at.head;
+        t.q0 = begin_of(a, at.m), t.rows = (int)s.seqlen_q - t.q0, t.head = at.head;
+        if (t.rows > height_of(a, at.m))
+            t.rows = height_of(a, at.m);
         t.round = round, t.seqlen_k = (int32_t)s.seqlen_k;
         t.q_row = (int)s.q_row + t.q0, t.q_batch = (int)s.q_batch;
         t.k_row = (int)s.k_row, t.k_batch = (int)s.k_batch, t.head_k = at.head / a.group;
@@ -785,7 +804,7 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
                 continue;
             const gpu_item work(a.base.p, (at.batch * a.base.p.heads + at.head) * a.base.q_tiles + at.m,
                                 a.base.q_tiles);
-            careful::again(a.base, sh.careful_room, work, (int64_t)at.m * a.rows, a.rows);
+            careful::again(a.base, sh.careful_room, work, begin_of(a, at.m), height_of(a, at.m));
         }
     }
 };

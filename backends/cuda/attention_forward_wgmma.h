@@ -20,9 +20,14 @@ typedef struct gpu_wgmma_cap {
     float in, out, most_three, most_five, three[3], five[5];
 } gpu_wgmma_cap;
 
+/* A head's tiles: the first `high` of `rows` rows, then of `low`. Both are multiples of 64, at most the kernel's. */
+typedef struct gpu_wgmma_tiling {
+    int32_t rows, high, low;
+} gpu_wgmma_tiling;
+
 typedef struct gpu_wgmma_args {
     gpu_attention_args base; /* items: sections · slots, below 2^31 with a round more */
-    int32_t rows;            /* of a tile: a multiple of 64, at most the kernel's */
+    gpu_wgmma_tiling tiling;
     int32_t section;         /* heads of a section */
     int32_t slots;           /* items of a section */
     int32_t group;           /* query heads of a KV head */
