@@ -258,16 +258,18 @@ enum { REPEATED_SHAPES = 6 };
 START_TEST(many_tiles)
 {
     static const int64_t sizes[] = {8, 72, 136};
-    const int64_t heads = test_smaller(test_on_cpu() ? 6 : 200, 2), length = test_smaller(257, 70);
+    const int64_t heads = test_smaller(test_on_cpu() ? 6 : 200, 2), length = test_smaller(193, 70);
     char why[512];
     test_gradients *g = test_gradients_new(&(gradients_case){
         F(SHAPE(1, heads, heads, length, length, sizes[_i % 3]), .type = _i / 6 ? F16 : B16, BOTTOM_RIGHT),
         .flags = _i / 3 % 2 ? KILN_FLAG_DETERMINISTIC : 0});
-    if (!ran(g))
-        return;
-    const int runs = test_on_cpu() || test_is_slow_backend() ? 2 : 100;
-    for (int run = 1; run < runs; run++)
-        ck_assert_int_eq(test_run(KILN_OP_ATTENTION_BACKWARD, test_context(), &g->args, why, sizeof why), KILN_OK);
+    const int runs = test_on_cpu() || test_is_slow_backend() ? 2 : 30;
+    for (int run = 1; run < runs; run++) { /* the last one is judged */
+        const kiln_status status = test_run(KILN_OP_ATTENTION_BACKWARD, test_context(), &g->args, why, sizeof why);
+        if (status == KILN_UNSUPPORTED)
+            return;
+        ck_assert_int_eq(status, KILN_OK);
+    }
     ck_assert(ran(g));
 }
 END_TEST
