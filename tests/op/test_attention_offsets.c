@@ -2,11 +2,13 @@
 /*
  * test_attention_offsets.c: offsets beyond 2^31 elements and beyond 4 GB. Where the device's memory is the host's, by strides
  * and not by terabytes: the tensors lie in reserved address space of which only a few pages are ever touched. Other devices
- * must have the memory; a test for which it does not suffice says so. Label slow where many pages are touched.
+ * must have the memory; a test for which it does not suffice says so. Label slow where many pages are touched. And problems of so many
+ * rows that how they are cut depends on the device.
  */
 #include <stdio.h>
 #include <sys/mman.h>
 
+#include "../../common/convert.h"
 #include "../support/fixture.h"
 
 #define F32 KILN_FLOAT32
@@ -291,6 +293,48 @@ START_TEST(many_heads)
 }
 END_TEST
 
+/* Problems so large that how rows are cut into tiles depends on the device. Query i scores i % 251 / 4 with every key, so that its lse
+ * says which row it is; o is v, the same for all keys of a head. */
+START_TEST(every_row)
+{
+    enum { HEADS = 64, HEADS_K = 8, D = 128, KEYS = 1024 };
+    static const int64_t lengths[] = {1024, 1061, 2048};
+    const int64_t rows = lengths[_i], q_count = HEADS * rows * D, k_count = HEADS_K * KEYS * D;
+    uint16_t *q = calloc((size_t)q_count, 2), *k = calloc((size_t)k_count, 2), *v = calloc((size_t)k_count, 2);
+    float *lse = calloc((size_t)(HEADS * rows), sizeof *lse);
+    ck_assert(q && k && v && lse);
+    for (int64_t at = 0; at < q_count; at += D)
+        q[at] = kiln_bf16_from_float((float)(at / D % rows % 251) / 4);
+    for (int64_t at = 0; at < k_count; at++)
+        k[at] = at % D == 0 ? kiln_bf16_from_float(1) : 0,
+        v[at] = kiln_bf16_from_float((float)((at / D / KEYS * 7 + at % D) % 13 - 6));
+    const int64_t of_q[4] = {1, HEADS, rows, D}, of_k[4] = {1, HEADS_K, KEYS, D};
+    const kiln_tensor query = small(q, KILN_BFLOAT16, 4, of_q), key = small(k, KILN_BFLOAT16, 4, of_k),
+                      value = small(v, KILN_BFLOAT16, 4, of_k), out = small(q, KILN_BFLOAT16, 4, of_q),
+                      sums = small(lse, F32, 3, of_q);
+    kiln_attention_forward_args args = {.struct_size = sizeof args,
+                                        .q = &query,
+                                        .k = &key,
+                                        .v = &value,
+                                        .o = &out,
+                                        .softmax_lse = &sums,
+                                        .softmax_scale = 1};
+    if (ran(&args)) {
+        copy(q, out.data, (size_t)q_count * 2);
+        copy(lse, sums.data, (size_t)(HEADS * rows) * sizeof *lse);
+        for (int64_t row = 0; row < HEADS * rows; row++) {
+            const float want = (float)(row % rows % 251) / 4 + logf(KEYS);
+            TEST_REQUIRE(fabsf(lse[row] - want) <= 1e-5f * want, "lse of row %lld is %g, not %g", (long long)row,
+                         (double)lse[row], (double)want);
+            for (int64_t c = 0; c < D; c++)
+                TEST_REQUIRE(q[row * D + c] == v[row / rows / (HEADS / HEADS_K) * KEYS * D + c],
+                             "row %lld, column %lld", (long long)row, (long long)c);
+        }
+    }
+    free(q), free(k), free(v), free(lse);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("attention_offsets");
@@ -300,6 +344,8 @@ static Suite *suite(void)
     tcase_add_loop_test(t, far_batches_and_heads, 0, TEST_ATTENTION_ALGORITHMS);
     tcase_add_loop_test(t, far_bias, 0, 2 * TEST_ATTENTION_ALGORITHMS);
     tcase_add_loop_test(t, far_pages, 0, TEST_ATTENTION_ALGORITHMS);
+    if (!test_is_slow_backend())
+        tcase_add_loop_test(t, every_row, 0, 3);
     if (test_slow())
         tcase_add_test(t, many_heads);
     return s;
