@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * attention_backward_wgmma.c: the method of attention_backward, rung `wgmma` (sm_90): 16-bit types, windows of step 1, lengths,
- * packing, GQA, dlse, head sizes up to 256, DETERMINISTIC up to 128. Four launches. The rest of the contract is flash2's; so are, when the
+ * packing, GQA, dlse, head sizes up to 256, DETERMINISTIC. Four or five launches. The rest of the contract is flash2's; so are, when the
  * pointers turn out so, rows that the copy engine cannot read.
  */
 #include "attention_backward_wgmma.h"
@@ -18,10 +18,14 @@ extern const gpu_method GPU_NAME(gpu_attention_backward_flash2), GPU_NAME(gpu_at
 #define DECLARE(symbol)  extern const gpu_kernel GPU_INFO(symbol);
 #define ENTRY(symbol)    &GPU_INFO(symbol),
 #define SENT(X, type, d) X(attention_backward_wgmma_sent_##type##_##d)
-#define ALL(X, type)     WGMMA(X, type, 64) SENT(X, type, 64) WGMMA(X, type, 128) SENT(X, type, 128) WGMMA(X, type, 256)
+#define ALL(X, type)                                                                                                   \
+    WGMMA(X, type, 64)                                                                                                 \
+    SENT(X, type, 64)                                                                                                  \
+    WGMMA(X, type, 128) SENT(X, type, 128) WGMMA(X, type, 256) X(attention_backward_wgmma_queries_##type##_256)
 ALL(DECLARE, bf16)
 ALL(DECLARE, f16)
-enum { PREPARE, MAIN, FINISH, AGAIN, LAUNCHES, MAIN_SENT = LAUNCHES, KERNELS };
+/* Up to a head size of 128 MAIN is the fifth where dQ is sent; beyond, the fifth is QUERIES, for dQ. */
+enum { PREPARE, MAIN, FINISH, AGAIN, MAIN_SENT, QUERIES = MAIN_SENT, KERNELS };
 
 static int64_t head_size(const kiln_attention_problem *p)
 {
@@ -36,19 +40,19 @@ static bool is_sent(const kiln_attention_problem *p)
     return p->flags & KILN_FLAG_DETERMINISTIC || (head_size(p) == 128 && p->heads / p->heads_k * p->seqlen_q >= 4096);
 }
 
+/* Above a head size of 128 dQ is a pass of its own. */
+static bool is_wide(const kiln_attention_problem *p)
+{
+    return head_size(p) > 128;
+}
+
 static const gpu_kernel *launch(const kiln_attention_problem *p, int i)
 {
     static const gpu_kernel *const of_f16[] = {ALL(ENTRY, f16)}, *const of_bf16[] = {ALL(ENTRY, bf16)};
     const gpu_kernel *const *of = p->q.type == KILN_BFLOAT16 ? of_bf16 : of_f16;
-    if (i == MAIN && is_sent(p))
+    if (i == MAIN && !is_wide(p) && is_sent(p))
         i = MAIN_SENT;
     return of[(head_size(p) == 64 ? 0 : head_size(p) == 128 ? KERNELS : 2 * KERNELS) + i];
-}
-
-/* Above 128 a pair of blocks, of 64 keys each. */
-static int64_t blocks_of_item(const kiln_attention_problem *p)
-{
-    return head_size(p) > 128 ? 2 : 1;
 }
 
 /* What takes the rest of the contract. */
@@ -73,11 +77,9 @@ static bool supports(const gpu_device *device, const kiln_problem *problem, char
                    "wgmma takes windows of q_step and k_step 1, lengths, packing, sinks without dsinks, a positive "
                    "softmax_scale, and no q2, softcap, attn_mask, bias, alibi_slopes or dropout"),
                false;
-    const int64_t most = p->flags & KILN_FLAG_DETERMINISTIC ? 128 : 256;
-    if (p->d > most || p->d_v > most)
-        return snprintf(why, cap,
-                        "wgmma takes head sizes up to 256, and 128 with KILN_FLAG_DETERMINISTIC; q has %lld, v %lld",
-                        (long long)p->d, (long long)p->d_v),
+    if (p->d > 256 || p->d_v > 256)
+        return snprintf(why, cap, "wgmma takes head sizes up to 256; q has %lld, v %lld", (long long)p->d,
+                        (long long)p->d_v),
                false;
     if (type == KILN_FLOAT32 || p->o.type != type || b->dout.type != type || b->dq.type != type || b->dk.type != type ||
         b->dv.type != type)
@@ -104,22 +106,30 @@ static size_t place(const gpu_device *device, const kiln_attention_problem *p, g
     a->group = p->heads / p->heads_k, a->parts = 1;
     a->works = p->heads_k * (packed_k ? p->total_k / keys + p->batch : p->batch * a->n_tiles);
     /* few items, and with a mask of unlike lengths */
-    while (2 * a->works * blocks_of_item(p) < 3 * device->units && a->group % 2 == 0)
+    while (2 * a->works < 3 * device->units && a->group % 2 == 0)
         a->group /= 2, a->parts *= 2, a->works *= 2;
     a->q_room = packed_q ? p->total_q / rows + p->batch : p->batch * a->m_tiles;
     const int64_t of_q = p->heads * a->q_room * rows;
     const int64_t open_q = packed_q ? p->total_q / GPU_WGMMA_ROWS + p->batch : p->batch * a->base.q_tiles;
     const int64_t open_k = packed_k ? p->total_k / GPU_WGMMA_ROWS + p->batch : p->batch * a->base.k_tiles;
-    a->dq = (float *)(void *)attention_take(&workspace, &used, of_q * head_size(p) * 4);
+    if (!is_wide(p))
+        a->dq = (float *)(void *)attention_take(&workspace, &used, of_q * head_size(p) * 4);
     a->lse = (float *)(void *)attention_take(&workspace, &used, of_q * 4);
     a->delta = (float *)(void *)attention_take(&workspace, &used, of_q * 4);
     a->work = (gpu_wgmma_backward_work *)(void *)attention_take(&workspace, &used, a->works * (int64_t)sizeof *a->work);
+    if (is_wide(p)) {
+        const int64_t of_item = launch(p, QUERIES)->tile_q;
+        a->rows_works =
+            p->heads * (packed_q ? p->total_q / of_item + p->batch : p->batch * attention_ceil(p->seqlen_q, of_item));
+        a->rows_work = (gpu_wgmma_backward_rows *)(void *)attention_take(&workspace, &used,
+                                                                         a->rows_works * (int64_t)sizeof *a->rows_work);
+    }
     a->open_q = (int64_t *)(void *)attention_take(&workspace, &used, p->heads * open_q * 8);
     a->open_k = (int64_t *)(void *)attention_take(&workspace, &used, p->heads_k * open_k * 8);
-    a->open = (uint32_t *)(void *)attention_take(&workspace, &used, 3 * 4);
+    a->open = (uint32_t *)(void *)attention_take(&workspace, &used, 4 * 4);
     if (a->parts > 1)
         a->part = (float *)(void *)attention_take(&workspace, &used, a->works * 2 * keys * head_size(p) * 4);
-    if (p->flags & KILN_FLAG_DETERMINISTIC)
+    if (p->flags & KILN_FLAG_DETERMINISTIC && !is_wide(p))
         a->turn = (uint32_t *)(void *)attention_take(&workspace, &used, p->heads * a->q_room * 4);
     a->base.delta = (kiln_view){.type = KILN_FLOAT32,
                                 .size = {batch, p->heads, p->total_q, 1},
@@ -138,13 +148,13 @@ static size_t workspace_bytes(const gpu_device *device, const kiln_problem *prob
 
 static const gpu_kernel *kernel(const gpu_device *device, const kiln_problem *problem, int32_t i)
 {
-    return i < LAUNCHES ? launch(&problem->backward.forward, i) : other(problem)->kernel(device, problem, i - LAUNCHES);
+    return i < KERNELS ? launch(&problem->backward.forward, i) : other(problem)->kernel(device, problem, i - KERNELS);
 }
 
 static bool can_be_read(const kiln_attention_backward_problem *b, gpu_wgmma_backward_args *a)
 {
     const kiln_attention_problem *p = &b->forward;
-    const int32_t rows = launch(p, MAIN)->tile_q, keys = (int32_t)(launch(p, MAIN)->tile_k / blocks_of_item(p));
+    const int32_t rows = launch(p, MAIN)->tile_q, keys = launch(p, MAIN)->tile_k;
     const int64_t most = 1 << 30; /* coordinates have 32 bits */
     return p->total_q <= most && p->total_k <= most && attention_is_aligned(p) && attention_has_aligned_rows(&p->o) &&
            attention_has_aligned_rows(&b->dout) && attention_has_aligned_rows(&b->dq) &&
@@ -161,36 +171,52 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     if (p->total_q == 0 || p->total_k == 0 || p->batch == 0 || !can_be_read(b, &a))
         return other(problem)->run(device, problem, workspace, stream);
     (void)place(device, p, &a, workspace);
+    const bool wide = is_wide(p);
     /* Q, dO and the sums of dQ of the heads that are worked on together should stay in the L2. But a section's items are to keep the
      * device busy, else the long items of the next one begin when others have little left; more so where one KV head's queries
      * are too many anyway: fewer blocks a head are less far apart. In order they would wait for each other. */
-    const int64_t per_head = p->seqlen_q * head_size(p) * 8 * (p->heads / p->heads_k), blocks = blocks_of_item(p);
+    const int64_t row_bytes = head_size(p) * (wide ? 4 : 8), group = p->heads / p->heads_k;
+    const int64_t per_head = p->seqlen_q * row_bytes * group;
     const int64_t busy = a.turn ? 0 : device->units * (per_head > 2 * device->l2_bytes ? 4 : 1);
-    const int64_t blocks_of_head = a.n_tiles * a.parts * blocks;
+    const int64_t items_of_head = a.n_tiles * a.parts;
     for (a.section = 1; a.section < p->batch * p->heads_k &&
-                        (2 * a.section * per_head <= device->l2_bytes * 2 / 3 || a.section * blocks_of_head < busy);)
+                        (2 * a.section * per_head <= device->l2_bytes * 2 / 3 || a.section * items_of_head < busy);)
         a.section *= 2;
-    const int64_t of_q = p->heads * a.q_room, records = attention_ceil(a.works, launch(p, PREPARE)->threads);
-    const int64_t items[LAUNCHES] = {of_q > records ? of_q : records, a.works * blocks,
-                                     of_q + (a.parts > 1 ? a.works / a.parts : 0), device->units};
+    /* Likewise K and V, which the heads of a group share. */
+    for (a.rows_section = group; a.rows_section < p->batch * p->heads &&
+                                 (2 * a.rows_section / group * p->seqlen_k * row_bytes <= device->l2_bytes * 2 / 3 ||
+                                  a.rows_section * ((a.m_tiles + 1) / 2) < device->units);)
+        a.rows_section *= 2;
+    const int64_t of_q = p->heads * a.q_room,
+                  records = attention_ceil(a.works + a.rows_works, launch(p, PREPARE)->threads),
+                  joins = a.parts > 1 ? a.works / a.parts : 0;
+    const struct {
+        int kernel;
+        int64_t items, most_blocks;
+    } launches[] = {{PREPARE, of_q > records ? of_q : records, 0},
+                    {MAIN, a.works, device->units},
+                    {QUERIES, a.rows_works, device->units}, /* none up to a head size of 128 */
+                    {FINISH, (wide ? 0 : of_q) + joins, 0},
+                    {AGAIN, device->units, 0}};
     kiln_status status = KILN_OK;
-    for (int i = 0; i < LAUNCHES && status == KILN_OK; i++) {
-        a.base.items = items[i];
-        status = (i == PREPARE ? gpu_launch : gpu_launch_chained)(
-            device, launch(p, i), &a, i == MAIN ? device->units / blocks * blocks : 0, stream);
+    for (size_t i = 0; i < sizeof launches / sizeof *launches && status == KILN_OK; i++) {
+        a.base.items = launches[i].items;
+        status = (i == 0 ? gpu_launch : gpu_launch_chained)(device, launch(p, launches[i].kernel), &a,
+                                                            launches[i].most_blocks, stream);
     }
     return status;
 }
 
 /*
- * dk and dv are summed in one chain over the group's queries, 16 at a time; dq over 64 keys or more, then over blocks: the
+ * dk and dv are summed in one chain over the group's queries, 16 at a time; dq over 64 keys or more, then over blocks, or in one chain
+ * over the keys where it is a pass of its own: the
  * bound's tiles and their number together. fp16: half of the smallest number of the type, less the lift.
  */
 static void numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
 {
     const kiln_attention_problem *p = &problem->backward.forward;
     const int64_t of_k = p->heads / p->heads_k * attention_ceil(p->seqlen_q, 16),
-                  of_q = attention_ceil(p->seqlen_k, 64);
+                  of_q = attention_ceil(p->seqlen_k, is_wide(p) ? 16 : 64);
     (void)device;
     *numerics = attention_numerics(true, p->q.type, 24 + (of_k > of_q ? of_k : of_q));
     if (p->q.type == KILN_FLOAT16)

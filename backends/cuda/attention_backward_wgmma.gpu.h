@@ -72,20 +72,26 @@ template <int N> GPU_FN void wgmma_hide(float (&x)[N], uint32_t step, int keys, 
     }
 }
 
-// Scores become weights, also in pairs of 16 bits; at: what wgmma_row_slot keeps of the queries, -lse in exponents of 2. The last queries
+// Scores of the queries 8·i ... 8·i + 15 become weights; l: what wgmma_row_slot keeps of these together, -lse in exponents of 2.
+template <int N> GPU_FN void wgmma_exponentials(float (&x)[N], int i, const gpu_vec<float, 4> &l, float scale)
+{
+#pragma unroll
+    for (int h = 0; h < 4; h++) { // h % 2: key; h / 2: group of 8 queries
+        const int e = 4 * i + 2 * h;
+        x[e] = gpu_exp2(gpu_fma(x[e], scale, l[h / 2 * 2]));
+        x[e + 1] = gpu_exp2(gpu_fma(x[e + 1], scale, l[h / 2 * 2 + 1]));
+    }
+}
+// Scores become weights, also in pairs of 16 bits. The last queries
 // first, here and below: upwards ptxas puts the first weights where it wants the operands, and spills.
 template <class E, int N> GPU_FN void wgmma_weigh(float (&x)[N], uint32_t (&pairs)[N / 2], uint32_t at, float scale)
 {
 #pragma unroll
     for (int i = N / 4 - 2; i >= 0; i -= 2) {
-        const gpu_vec<float, 4> l = gpu_load4_at(at + gpu_lane() % 4 * 16 + 32 * i);
+        wgmma_exponentials(x, i, gpu_load4_at(at + gpu_lane() % 4 * 16 + 32 * i), scale);
 #pragma unroll
-        for (int h = 0; h < 4; h++) { // h % 2: key; h / 2: group of 8 queries
-            const int e = 4 * i + 2 * h;
-            x[e] = gpu_exp2(gpu_fma(x[e], scale, l[h / 2 * 2]));
-            x[e + 1] = gpu_exp2(gpu_fma(x[e + 1], scale, l[h / 2 * 2 + 1]));
+        for (int e = 4 * i; e < 4 * i + 8; e += 2)
             pairs[e / 2] = gpu_pair<E>(x[e], x[e + 1]);
-        }
     }
 }
 // dS of weights x and dP, in pairs; at: D of the queries.
@@ -117,15 +123,15 @@ GPU_FN bool wgmma_put_keys(const kiln_view &view, const gpu_wgmma_backward_work 
                     .template overflows<E>();
     return open;
 }
-// Where a consumer's part of them is kept, by pieces of 128 floats a wave; which: 0 dV, 1 dK.
-template <int COLUMNS> GPU_FN float *wgmma_part(const gpu_wgmma_backward_args &a, int64_t number, int which)
+// Where a consumer's part of them is kept, by pieces of 128 floats a wave; which: 0 dV, 1 dK; WAVES: that have one of them.
+template <int COLUMNS, int WAVES> GPU_FN float *wgmma_part(const gpu_wgmma_backward_args &a, int64_t number, int which)
 {
-    return a.part + ((2 * number + which) * 8 + gpu_wave_id()) * (16 * COLUMNS) + gpu_lane() * 4;
+    return a.part + ((2 * number + which) * WAVES + gpu_wave_id() % WAVES) * (16 * COLUMNS) + gpu_lane() * 4;
 }
-template <int COLUMNS>
+template <int COLUMNS, int WAVES>
 GPU_FN void wgmma_put_part(const gpu_wgmma_backward_args &a, int64_t number, int which, const float (&sum)[COLUMNS / 2])
 {
-    float *to = wgmma_part<COLUMNS>(a, number, which);
+    float *to = wgmma_part<COLUMNS, WAVES>(a, number, which);
 #pragma unroll
     for (int i = 0; i < COLUMNS / 8; i++)
         gpu_put<16>(to + i * 128, sum + 4 * i);
@@ -149,16 +155,27 @@ GPU_FN void wgmma_say(int32_t (&step)[4], const gpu_wgmma_backward_work &w, int 
     step[1] = m < w.clear_first || m >= w.clear_past ? w.keys : ~w.keys;
     step[2] = w.low + m * BM, step[3] = w.high + m * BM;
 }
-// The next item that has keys, or the end: keys < 0.
-GPU_FN bool wgmma_fetch(const gpu_wgmma_backward_args &a, gpu_wgmma_backward_work &to)
+// The next of `items` items that has something, or the end: `size`, of what it has, is below 0.
+template <class WORK>
+GPU_FN bool wgmma_fetch(uint32_t *given, int64_t items, const WORK *list, int32_t WORK::*size, WORK &to)
 {
     for (;;) {
-        const int64_t number = gpu_atomic_add(&a.open[2], 1);
-        if (number >= a.works)
-            return to.keys = -1, false;
-        to = a.work[number];
-        if (to.keys > 0)
+        const int64_t number = gpu_atomic_add(given, 1);
+        if (number >= items)
+            return to.*size = -1, false;
+        to = list[number];
+        if (to.*size > 0)
             return true;
+    }
+}
+
+// An item's K and V to the L2, while the one before it is worked on.
+template <int PANELS> GPU_FN void wgmma_fetch_keys(const gpu_wgmma_backward_args &a, const gpu_wgmma_backward_work &w)
+{
+#pragma unroll
+    for (int c = 0; c < PANELS; c++) {
+        gpu_tensor_fetch(&a.k, c * 64, w.k_row, w.head_k, w.k_batch);
+        gpu_tensor_fetch(&a.v, c * 64, w.k_row, w.head_k, w.k_batch);
     }
 }
 
@@ -175,6 +192,8 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
     static constexpr int COLS = BM * D / 128, PIECES = COLS / 8, TILE = BM * D; // pieces of 16 bytes: a thread's share
     static constexpr int SENDERS = SENT ? 2 : 0;        // waves, of which each adds the dQ of every second step
     static constexpr int DQS = SENT && D == 64 ? 2 : 1; // tiles of dQ on their way
+    // Short items gain by a producer that is told to be one thread, and by K and V in the L2; at d = 128 they lose.
+    static constexpr bool EAGER = D == 64;
 
     struct alignas(1024) shared {
         E k[BN * D], v[BN * D], q[STAGES][BM * D], dout[STAGES][BM * D];
@@ -227,10 +246,11 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         const int wg = gpu_warpgroup();
         if (wg == 2) {
             gpu_registers_give<PRODUCER>();
-            if (gpu_thread() == 256)
+            const int wave = gpu_uniform(gpu_wave_id());
+            if (wave == 8 && (EAGER ? gpu_elect() : gpu_lane() == 0))
                 produce(a, sh);
-            if (SENT && gpu_wave_id() >= 10)
-                send(a, sh, gpu_wave_id() - 10);
+            if (SENT && wave >= 10)
+                send(a, sh, wave - 10);
             return;
         }
         gpu_registers_take<CONSUMER>();
@@ -245,11 +265,13 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         for (uint32_t item = 0;; item++) {
             work &w = sh.mine[item % 2];
             gpu_mbarrier_wait(WORK_EMPTY + item % 2 * 8, item / 2 % 2 ^ 1);
-            const bool more = wgmma_fetch(a, w);
+            const bool more = wgmma_fetch(&a.open[2], a.works, a.work, &work::keys, w);
             gpu_mbarrier_arrive(WORK_FULL + item % 2 * 8);
             if (!more)
                 return;
             const int m_first = w.m_first, m_past = w.m_past, group = (int)a.group;
+            if constexpr (EAGER)
+                wgmma_fetch_keys<PANELS>(a, w);
             int tile = w.q_tile; // m = 0 of the head
 #pragma unroll 1
             for (int head = 0; head < group; head++, tile += (int)a.q_room)
@@ -349,8 +371,8 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                            const float (&dk)[COLUMNS / 2])
     {
         if (a.parts > 1) {
-            wgmma_put_part<COLUMNS>(a, w.number, 0, dv);
-            wgmma_put_part<COLUMNS>(a, w.number, 1, dk);
+            wgmma_put_part<COLUMNS, 8>(a, w.number, 0, dv);
+            wgmma_put_part<COLUMNS, 8>(a, w.number, 1, dk);
             return false;
         }
         const auto &p = a.base.p;

@@ -22,10 +22,24 @@ typedef struct gpu_wgmma_backward_work {
     int32_t clear_first, clear_past;        /* of these, where all queries see all my keys */
     int32_t q_tile;                         /* in the workspace: m = 0 of the first head */
     int32_t turn;                           /* which of the sequence's items of keys */
-    int32_t head, unused;                   /* first query head */
+    int32_t head;                           /* first query head */
+    uint32_t votes;                         /* 0: for the block that works on it */
     int64_t again;                          /* my first tile as `again` counts */
     int64_t number;                         /* of this record */
 } gpu_wgmma_backward_work;
+
+/* An item of the kernel that makes dQ where that is a pass of its own; n counts tiles of GPU_WGMMA_ROWS keys from the sequence's first
+ * on. */
+typedef struct gpu_wgmma_backward_rows {
+    int32_t q_row, q_batch, k_row, k_batch; /* of my first query, of the sequence's first key */
+    int32_t head, head_k;
+    int32_t rows, keys;      /* mine, fewer at the end of a sequence, 0: nothing to do at all; of the sequence */
+    int32_t low, high;       /* my query i sees keys [i + low, i + high) */
+    int32_t n_first, n_past; /* tiles with keys that one sees */
+    int32_t clear_first, clear_past; /* of these, where all queries see all keys */
+    int32_t q_tile, unused;          /* in the workspace, of GPU_WGMMA_ROWS rows: my first */
+    int64_t again;                   /* the same as `again` counts, downwards */
+} gpu_wgmma_backward_rows;
 
 /*
  * Workspace by tiles of queries, whose size depends on the head size. A head has q_room of them, of all sequences
@@ -38,15 +52,17 @@ typedef struct gpu_wgmma_backward_args {
     };
     int64_t m_tiles, n_tiles; /* of the longest sequence: of the main kernel's tiles of queries and of keys */
     int64_t q_room;
-    int64_t works;                 /* items */
-    int64_t group, parts;          /* heads of an item; items, in a row, that share a KV head's keys */
-    int64_t section;               /* masked or ordered: KV heads whose Q, dO and dQ are meant to share the L2 */
-    gpu_wgmma_backward_work *work; /* in the order in which they are given out */
-    float *part;                   /* parts > 1: dv and dk of each item, in the order of the registers */
-    float *dq;                     /* tiles of rows x D fp32 sums, in the order of the registers */
-    float *lse, *delta;            /* tiles of rows: -lse·log2(e), and D - dlse; in the order of the registers */
+    int64_t works;                      /* items */
+    int64_t group, parts;               /* heads of an item; items, in a row, that share a KV head's keys */
+    int64_t section;                    /* masked or ordered: KV heads whose Q, dO and dQ are meant to share the L2 */
+    gpu_wgmma_backward_work *work;      /* in the order in which they are given out */
+    gpu_wgmma_backward_rows *rows_work; /* the same of dQ, where it is a pass of its own */
+    int64_t rows_works, rows_section;   /* query heads whose K and V are meant to share the L2 */
+    float *part;                        /* parts > 1: dv and dk of each item, in the order of the registers */
+    float *dq; /* tiles of rows x D fp32 sums, in the order of the registers; not where it is a pass of its own */
+    float *lse, *delta; /* tiles of rows: -lse·log2(e), and D - dlse; in the order of the registers */
     /* Tiles whose gradient is not finite, to be done again: numbers of tiles of keys, and of queries; how many of each. Then
-     * how many items have been given out. */
+     * how many items have been given out, and how many of dQ. */
     int64_t *open_k, *open_q;
     uint32_t *open;
     /* Of each tile of dQ: whose turn it is to add to it, from the last keys to the first. NULL: in any order. */

@@ -107,10 +107,58 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         w.clear_first = high >= BN ? 0 : (int32_t)((BN - high + BM - 1) / BM);
         w.clear_past = keys < BN || 1 - low < BM ? 0 : (int32_t)((1 - low) / BM);
         const bool packed = kiln_view_present(&p.cu_seqlens_q);
-        w.head = (int32_t)((head_k * a.parts + part) * a.group), w.unused = 0, w.number = number;
+        w.head = (int32_t)((head_k * a.parts + part) * a.group), w.votes = 0, w.number = number;
         w.q_tile = (int32_t)(w.head * a.q_room + gpu_wgmma_tile_of(packed, batch, s.q_row, BM, a.m_tiles));
         w.turn = (int32_t)n;
         w.again = (batch * p.heads_k + head_k) * a.base.k_tiles + n * (BN / GPU_WGMMA_ROWS);
+    }
+
+    // Of dQ's items.
+    static GPU_CALL void write_down_rows(const args &a, int64_t number)
+    {
+        constexpr int MINE = 2 * GPU_WGMMA_ROWS;
+        const auto &p = a.base.p.forward;
+        int64_t batch, head, n;
+        if (kiln_view_present(&p.cu_seqlens_q)) { // tile by tile, all heads
+            const int64_t tile = gpu_divide(number, p.heads);
+            head = number - tile * p.heads;
+            batch = wgmma_sequence_at(p.cu_seqlens_q, p.total_q, MINE, p.batch, tile);
+            n = tile - wgmma_first_tile(p.cu_seqlens_q, p.total_q, MINE, batch); // < 0: nobody's
+        } else { // a section of heads after the other; in it, masked: the last tiles, which see the most keys of a causal mask, first
+            const int64_t tiles = (a.m_tiles + 1) / 2, heads = p.batch * p.heads, most = p.masked ? a.rows_section : 1;
+            const int64_t section = gpu_divide(number, most * tiles), in = number - section * most * tiles;
+            const int64_t rest = heads - section * most, here = rest < most ? rest : most;
+            n = gpu_divide(in, here);
+            const int64_t bh = section * most + in - n * here;
+            if (p.masked)
+                n = tiles - 1 - n;
+            batch = gpu_divide(bh, p.heads), head = bh - batch * p.heads;
+        }
+        const int64_t q0 = n * MINE;
+        const kiln_sequence s = gpu_sequence_of(p, batch);
+        const gpu_wgmma_window window = gpu_wgmma_window_of(&p, s.pos_q - s.pos_k);
+        const int64_t left = s.seqlen_q - q0, rows = n < 0 || left < 0 ? 0 : left < MINE ? left : MINE, most = 1 << 30;
+        const int64_t low = window.low + q0 < most ? window.low + q0 : most,
+                      high = window.high + q0 < most ? window.high + q0 : most;
+        gpu_wgmma_backward_rows &w = a.rows_work[number];
+        w.q_row = (int32_t)(s.q_row + q0), w.q_batch = (int32_t)s.q_batch;
+        w.k_row = (int32_t)s.k_row, w.k_batch = (int32_t)s.k_batch;
+        w.head = (int32_t)head, w.head_k = (int32_t)gpu_divide(head, p.heads / p.heads_k);
+        w.rows = (int32_t)rows, w.keys = (int32_t)s.seqlen_k, w.low = (int32_t)low, w.high = (int32_t)high;
+        const int64_t begin = low < 0 ? 0 : low, some = high + rows - 1, end = some < s.seqlen_k ? some : s.seqlen_k;
+        const bool none = rows == 0 || end <= begin || high <= low;
+        w.n_first = none ? 0 : (int32_t)(begin / GPU_WGMMA_ROWS);
+        w.n_past = none ? 0 : (int32_t)((end + GPU_WGMMA_ROWS - 1) / GPU_WGMMA_ROWS);
+        // All see the keys from the last one's first to the first one's last.
+        const int64_t first = low + MINE - 1, past = high < s.seqlen_k ? high : s.seqlen_k;
+        w.clear_first = first <= 0 ? 0 : (int32_t)((first + GPU_WGMMA_ROWS - 1) / GPU_WGMMA_ROWS);
+        w.clear_past = past <= 0 ? 0 : (int32_t)(past / GPU_WGMMA_ROWS);
+        w.q_tile =
+            (int32_t)(head * a.q_room +
+                      gpu_wgmma_tile_of(kiln_view_present(&p.cu_seqlens_q), batch, s.q_row, GPU_WGMMA_ROWS, a.m_tiles) +
+                      2 * n);
+        w.unused = 0;
+        w.again = (batch * p.heads + head) * a.base.q_tiles + a.base.q_tiles - 1 - 2 * n;
     }
 
     // Each block also writes as many items down as it has threads.
@@ -122,7 +170,9 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         const int64_t at = item * threads + gpu_thread();
         if (at < a.works)
             write_down(a, at);
-        if (at < 3)
+        else if (D > 128 && at - a.works < a.rows_works)
+            write_down_rows(a, at - a.works);
+        if (at < 4)
             a.open[at] = 0;
         if (item < p.batch)
             (void)gpu_sequence_of(p, item); // reports what is wrong with any, also if it has no tile then
@@ -138,6 +188,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
                           key = past + gpu_wgmma_window_of(&p, s.pos_q - s.pos_k).high - 2;
             a.turn[of.slot] = key < 0 ? 0 : (uint32_t)((key < s.seqlen_k ? key : s.seqlen_k - 1) / BN);
         }
+        constexpr bool ADDED = D <= 128; // dQ, to what is zeroed here
         float *sums = a.dq + of.slot * base::TILE;
         const gpu_vec<float, 4> zero = {};
         const int part = gpu_thread() % PER_ROW, col = part * 8;
@@ -162,7 +213,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
             if (mine && kiln_view_present(&a.base.p.dlse))
                 delta = -gpu_read<float>(a.base.p.dlse, s.q_batch, of.head, row);
 #pragma unroll
-            for (int i = 0; i < 2 * STEPS; i++, sums += threads * 4)
+            for (int i = 0; i < (ADDED ? 2 * STEPS : 0); i++, sums += threads * 4)
                 gpu_put<16>(sums + gpu_thread() * 4, &zero);
 #pragma unroll
             for (int i = 0; i < STEPS; i++) {
@@ -187,7 +238,7 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
     }
 };
 
-// Items past those of queries are the keys of a KV head where parts share them.
+// Items past those of queries are the keys of a KV head where parts share them; head sizes beyond 128 have no others.
 template <class E, int D, int ROWS>
 struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, ROWS> {
     using base = attention_backward_wgmma_tiles<E, D, ROWS>;
@@ -198,6 +249,8 @@ struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, RO
         const auto &p = a.base.p.forward;
         gpu_chain_go();
         gpu_chain_wait();
+        if constexpr (D > 128)
+            return join(a, item * a.parts);
         if (item >= base::items(a))
             return join(a, (item - base::items(a)) * a.parts);
         const place of(a, item);
@@ -227,24 +280,24 @@ struct attention_backward_wgmma_finish : attention_backward_wgmma_tiles<E, D, RO
                 a.open_q[gpu_atomic_add(&a.open[1], 1)] =
                     (of.batch * p.heads + of.head) * a.base.q_tiles + a.base.q_tiles - 1 - row / GPU_WGMMA_ROWS;
     }
-    // dV and dK of the records from `number` on, by the threads that were consumers.
+    // dV and dK of the records from `number` on. Eight waves have 16 keys each; beyond 128 four of them dV and four dK, and half of
+    // the columns at a time.
     static GPU_CALL void join(const args &a, int64_t number)
     {
-        constexpr bool WIDE = D > 128; // a warpgroup has half of the columns, a block half of the keys
-        constexpr int COLUMNS = WIDE ? D / 2 : D, BLOCKS = WIDE ? 2 : 1;
+        constexpr bool WIDE = D > 128;
+        constexpr int COLUMNS = WIDE ? D / 2 : D, WAVES = WIDE ? 4 : 8;
         const gpu_wgmma_backward_work &w = a.work[number];
         if (w.keys == 0)
             return;
-        const int wave = gpu_wave_id(), col0 = WIDE ? wave / 4 * COLUMNS : 0;
+        const int wave = gpu_wave_id(), key0 = wave % WAVES * 16 + gpu_lane() / 4;
         bool open = false;
 #pragma unroll 1
-        for (int turn = 0; turn < 2 * BLOCKS; turn++) {
-            const int which = turn % 2, block = turn / 2,
-                      key0 = block * 64 + (WIDE ? wave % 4 : wave) * 16 + gpu_lane() / 4;
+        for (int turn = 0; turn < 2; turn++) {
+            const int which = WIDE ? wave / 4 : turn, col0 = WIDE ? turn * COLUMNS : 0;
             float sum[COLUMNS / 2] = {};
 #pragma unroll 1
             for (int64_t part = 0; part < a.parts; part++) {
-                const float *from = wgmma_part<COLUMNS>(a, (number + part) * BLOCKS + block, which);
+                const float *from = wgmma_part<D, WAVES>(a, number + part, which) + col0 * 16;
 #pragma unroll
                 for (int i = 0; i < COLUMNS / 8; i++) {
                     gpu_vec<float, 4> x;

@@ -58,7 +58,13 @@ GPU_FN void gpu_tensor_load(const gpu_tensor_map *map, uint32_t to, uint32_t bar
                  "l"(map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch)
                  : "memory");
 }
-
+// A box to the L2 only.
+GPU_FN void gpu_tensor_fetch(const gpu_tensor_map *map, int column, int row, int head, int batch)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(column),
+                 "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
 // A box back to the tensor, in a group of its own (gpu_bulk_wait). What lies outside of the tensor is not written.
 GPU_FN void gpu_tensor_store(const gpu_tensor_map *map, uint32_t from, int column, int row, int head, int batch)
 {
@@ -67,6 +73,7 @@ GPU_FN void gpu_tensor_store(const gpu_tensor_map *map, uint32_t from, int colum
                  : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
+
 // 16-byte aligned memory, as it is.
 GPU_FN void gpu_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
 {
@@ -182,14 +189,14 @@ template <int N> GPU_FN void gpu_wgmma_settle(uint32_t (&r)[N])
         asm volatile("" : "+r"(r[i])::"memory");
 }
 
-// Pairs of 16-bit numbers >= 0 (or NaN), from FROM on, that are to be worked out before what follows: what does not depend on a wait is
-// otherwise done after it.
-template <int FROM, int N> GPU_FN void gpu_wgmma_ready(const uint32_t (&r)[N])
+// Numbers >= 0 (or NaN of exp2), or pairs of 16-bit ones, from FROM on, that are to be worked out before what follows: what does not
+// depend on a wait is otherwise done after it.
+template <int FROM, class T, int N> GPU_FN void gpu_wgmma_ready(const T (&r)[N])
 {
     uint32_t any = 0;
 #pragma unroll
     for (int i = FROM; i < N; i++)
-        any |= r[i];
+        any |= __builtin_bit_cast(uint32_t, r[i]);
     asm volatile(
         "{\n.reg .pred never;\nsetp.eq.u32 never, %0, 0xffffffff;\n@never st.shared.u32 [%0], %0;\n}\n" ::"r"(any)
         : "memory");
@@ -339,6 +346,14 @@ GPU_FN int gpu_again(int x)
     asm volatile("" : "+r"(x));
     return x;
 }
+// One lane of a wave, all of which ask: the compiler knows that what it does is done by one, and keeps numbers of it where the copy engine
+// wants them.
+GPU_FN bool gpu_elect()
+{
+    uint32_t me;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}\n" : "=r"(me));
+    return me != 0;
+}
 // The number of a warpgroup.
 GPU_FN int gpu_warpgroup()
 {
@@ -410,51 +425,10 @@ GPU_FN void gpu_shared_or(uint32_t *p, uint32_t bits)
     atomicOr(p, bits);
 }
 
-// ---- pairs of blocks: clusters of two, each of which reaches the other's shared memory ----
-GPU_FN int gpu_pair_rank()
-{
-    int rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-GPU_FN void gpu_pair_barrier() // all threads of both; what was written before is seen after
-{
-    gpu_wave_barrier();
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-// Where what lies at this address of shared memory lies in that of block `rank`.
-GPU_FN uint32_t gpu_pair_address(uint32_t p, int rank)
-{
-    uint32_t there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(p), "r"(rank));
-    return there;
-}
-GPU_FN void gpu_pair_arrive(uint32_t bar)
-{
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-// A word, or a copy of mine, to the other's memory, whose barrier counts the bytes.
-GPU_FN void gpu_pair_store(uint32_t to, int x, uint32_t bar)
-{
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(x),
-                 "r"(bar)
-                 : "memory");
-}
-GPU_FN void gpu_pair_copy(uint32_t to, uint32_t from, uint32_t bytes, uint32_t bar)
-{
-    asm volatile(
-        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-        "r"(from), "r"(bytes), "r"(bar)
-        : "memory");
-}
-
 // A kernel that deals out its items itself: run(args, shared) once per block; the arguments' address may be given to the copy
 // engine. Shared memory is aligned to 1024 bytes.
-#define GPU_KERNEL_SM90(NAME, ...) GPU_KERNEL_SM90_WITH(, NAME, __VA_ARGS__)
-#define GPU_KERNEL_SM90_PAIR(NAME, ...)                                                                                \
-    GPU_KERNEL_SM90_WITH(__cluster_dims__(2, 1, 1), NAME, __VA_ARGS__) // blocks: even
-#define GPU_KERNEL_SM90_WITH(ATTRIBUTE, NAME, ...)                                                                     \
-    extern "C" __global__ void ATTRIBUTE __launch_bounds__((__VA_ARGS__::threads), 1)                                  \
+#define GPU_KERNEL_SM90(NAME, ...)                                                                                     \
+    extern "C" __global__ void __launch_bounds__((__VA_ARGS__::threads), 1)                                            \
         NAME(const __grid_constant__ __VA_ARGS__::args a)                                                              \
     {                                                                                                                  \
         static_assert(sizeof(a) <= 4096, "parameters of a kernel");                                                    \

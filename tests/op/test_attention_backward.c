@@ -233,6 +233,8 @@ START_TEST(repeated)
         {F(SHAPE(1, 2, 2, 900, 1200, 64), .type = F16, WINDOW_BR(300, 20))},
         {F(SHAPE(1, 3, 1, 400, 2000, 128), .type = B16, WINDOW_TL(50, KILN_UNBOUNDED))},
         {F(SHAPE(2, 2, 1, 1500, 700, 40), .type = F16, TOP_LEFT, .used_q = true, .used_k = true)},
+        {F(SHAPE(1, 4, 1, 700, 900, 256), .type = B16, BOTTOM_RIGHT), .dlse = true},
+        {F(SHAPE(3, 2, 2, 300, 400, 160), .type = F16, PACKED, WINDOW_BR(150, 20))},
     };
     char why[512];
     size_t bytes = 0, again = 0;
@@ -251,7 +253,7 @@ START_TEST(repeated)
     }
 }
 END_TEST
-enum { REPEATED_SHAPES = 6 };
+enum { REPEATED_SHAPES = 8 };
 
 /* Far more tiles of keys than a device works on at a time, again and again: what a block loads for its next tile must not touch its
  * last one. Causal, so that tiles differ in length and in what they hide. A block that waits for ever is what this looks for. */
@@ -283,6 +285,8 @@ START_TEST(long_items)
         {F(SHAPE(1, group, 1, length, keys, 128), .type = B16, BOTTOM_RIGHT), .dlse = true},
         {F(SHAPE(3, 2 * group, 2, length, length, 96), .type = F16, PACKED)},
         {F(SHAPE(1, group, 1, length, keys, 128), .type = B16, .values = VALUES_POISON, TOP_LEFT)},
+        {F(SHAPE(1, group, 1, length, keys, 256), .type = B16, BOTTOM_RIGHT), .dlse = true},
+        {F(SHAPE(1, group, 2, length, keys, 192), .type = F16, .values = VALUES_POISON, WINDOW_BR(60, 3))},
     };
     ck_assert(ran(test_gradients_new(&all[_i])));
 }
@@ -427,7 +431,7 @@ static Suite *suite(void)
     tcase_add_loop_test(t, hidden_operands, 0, 8);
     t = test_tcase(s, "many tiles");
     tcase_add_loop_test(t, many_tiles, 0, MANY_TILES);
-    tcase_add_loop_test(t, long_items, 0, 3);
+    tcase_add_loop_test(t, long_items, 0, 5);
     t = test_tcase(s, "arguments");
     tcase_add_loop_test(t, every_argument, 0, ARGUMENTS);
     return s;
