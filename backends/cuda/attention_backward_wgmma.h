@@ -59,7 +59,7 @@ typedef struct gpu_wgmma_backward_args {
     gpu_wgmma_backward_rows *rows_work; /* the same of dQ, where it is a pass of its own */
     int64_t rows_works, rows_section;   /* query heads whose K and V are meant to share the L2 */
     float *part;                        /* parts > 1: dv and dk of each item, in the order of the registers */
-    float *dq; /* tiles of rows x D fp32 sums, in the order of the registers; not where it is a pass of its own */
+    float *dq; /* tiles of rows x D fp32 sums, in the order of the registers; NULL where it is a pass of its own */
     float *lse, *delta; /* tiles of rows: -lse·log2(e), and D - dlse; in the order of the registers */
     /* Tiles whose gradient is not finite, to be done again: numbers of tiles of keys, and of queries; how many of each. Then
      * how many items have been given out, and how many of dQ. */

@@ -5,21 +5,24 @@
 // to memory, so the order of sums is fixed (DETERMINISTIC), and dQ needs no fp32 copy.
 //
 // Both have the loop of the forward pass: an operand stays, two stream past, and what is summed up (128 registers a thread) is issued
-// beside the next scores, under which the exponentials are worked out.
+// beside the next scores.
 //
 //   keys     64 keys an item. Warpgroup 0: S, P, dV += P·dO; warpgroup 1: dP, dS = P∘(dP - D), dK += dS·Q. P goes from each thread of the
-//            one to the same thread of the other, in fp32, for both have the same accumulators; as operands P and dS stay where they are.
-//   queries  128 queries an item, 64 a warpgroup: S, dP, dQ += dS·K.
+//            one to the same thread of the other, in fp32, for both have the same accumulators; as operands P and dS stay where they
+//            are. 0 issues the next S before dV, and works its P out under dV; 1 issues dK before the next dP, which frees Q, and works
+//            dS out under what 0 has issued. Q and dO wait for both, so three stages of Q and two of dO are what keeps them from
+//            waiting for memory; room for the third: a quarter of K and V is in registers, and one P.
+//   queries  128 queries an item, 64 a warpgroup: S, dP, dQ += dS·K; P under dP, the second half of dS under the first half of dQ.
 //
-// The items of `queries` need nothing of `keys`: a block begins with them when there is none of those left (see chain).
+// The items of `queries` need nothing of `keys`: a block begins with them when there is none of those left.
 //
-// FLOPs: 8·N²·d and 6·N²·d a head, causal half of it. Shared memory, at 128 bytes a cycle, for 64 keys x 64 queries: keys 1024 of S and
-// dP, 512 of dV and dK, 256 of P, 512 of what comes in, 2304 beside 2048 of products; queries 1024, 256, 256: 1536 beside 1536.
+// FLOPs: 8·N²·d and 6·N²·d a head, causal half of it. Shared memory, at 128 bytes a cycle, for 64 keys x 64 queries: keys 896 of S and
+// dP, 512 of dV and dK, 256 of P, 512 of what comes in, 2176 beside 2048 of products; queries 1024, 256, 256: 1536 beside 1536.
 // Bytes requested per KV head: ⌈N/64⌉·group·2·N·d·e and group·⌈N/128⌉·2·N·d·e.
 #pragma once
 #include "attention_backward_wgmma.gpu.h"
 
-// Distances between addresses of shared memory, which are constants: dynamic shared memory begins at 1024 where there is no static one.
+// Addresses of shared memory as constants: see wgmma_backward_block.
 #define WGMMA_AT(field) (1024 + offsetof(shared, field))
 
 template <class E> struct attention_backward_wgmma_keys {
