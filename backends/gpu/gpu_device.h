@@ -16,6 +16,7 @@
 //                                  whether gpu_max_packed is one instruction
 //   gpu_thread gpu_block gpu_blocks gpu_lane gpu_wave_id
 //   gpu_atomic_or(uint32_t *, bits), gpu_atomic_add(uint32_t * or uint64_t *, n)  relaxed, on global memory; what was there before
+//   gpu_atomic_ask(uint64_t *, n)  gpu_atomic_add that nobody waits for until its outcome is used
 //   gpu_atomic_load(view, i0, i1), gpu_atomic_store(view, i0, i1, x)  relaxed, of the 8 bytes (i0, i1) of a view: how a block
 //                                  tells others of its launch something, in one word. Nothing else is ordered by it
 //   gpu_pause                      between two looks at a word that another block will write; only for what blocks write that

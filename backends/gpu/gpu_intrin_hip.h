@@ -76,6 +76,10 @@ template <class T> GPU_FN T gpu_atomic_add(T *p, T n)
 {
     return __hip_atomic_fetch_add(p, n, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
+GPU_FN uint64_t gpu_atomic_ask(uint64_t *p, uint64_t n)
+{
+    return gpu_atomic_add(p, n);
+}
 GPU_FN uint64_t gpu_atomic_load(const kiln_view &v, int64_t i0, int64_t i1)
 {
     return __hip_atomic_load((const uint64_t *)v.data + i0 * v.stride[0] + i1 * v.stride[1], __ATOMIC_RELAXED,

@@ -87,6 +87,10 @@ template <class T> GPU_FN T gpu_atomic_add(T *p, T n GPU_AT)
     simt_atomic_access(NULL, p, sizeof *p, true, gpu_at);
     return __atomic_fetch_add(p, n, __ATOMIC_RELAXED);
 }
+GPU_FN uint64_t gpu_atomic_ask(uint64_t *p, uint64_t n GPU_AT)
+{
+    return gpu_atomic_add(p, n GPU_LINE);
+}
 GPU_FN uint64_t *gpu_atomic_word(const kiln_view &v, int64_t i0, int64_t i1, simt_at gpu_at)
 {
     uint64_t *p = (uint64_t *)v.data + i0 * v.stride[0] + i1 * v.stride[1];

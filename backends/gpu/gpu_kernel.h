@@ -50,7 +50,9 @@ typedef struct gpu_softmax_args {
     int32_t invariant; /* bits must not depend on where a row lies */
     int32_t head;      /* columns before the first 16-byte boundary in row 0 of all tensors; -1: look at each row */
     int32_t head_step; /* by how many they grow from row to row, modulo the elements of 16 bytes */
-    int64_t walk;      /* most items; each takes the row groups item, item + items, ... */
+    /* softmax_online: item i has the rows from i·spread on, `step` apart, before i·spread + run; of each the tile_q from there. */
+    int64_t spread, run;
+    int32_t step;
     /* Rows shared by blocks (softmax_split), and their workspace: */
     int32_t splits;      /* pieces of a row */
     uint64_t *ticket;    /* zeroed: the next piece */

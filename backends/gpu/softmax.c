@@ -3,8 +3,9 @@
  * softmax.c: the methods of softmax on GPUs: which kernel of softmax.gpu.cpp a problem gets, and its launches.
  *
  * Rows of one length go to the fewest threads that keep a row on the chip, because more rows are then under way: 4 up to 512
- * bytes, twice as many for twice as long a row, 512 beyond 32 KB. Rows that are so long that a block cannot keep one, or so few
- * that one block each would leave the device idle, are shared by several (`split`): by the length alone under BATCH_INVARIANT.
+ * bytes, twice as many for twice as long a row (each with half as many slots again, for rows in between), 512 beyond 64 KB.
+ * Rows that are so long that a block cannot keep one, or so few that one block each would leave the device idle, are shared by
+ * several (`split`): by the length alone under BATCH_INVARIANT.
  */
 #include "gpu_host.h"
 
@@ -16,10 +17,15 @@
     X(softmax_online_##name##_4)                                                                                       \
     X(softmax_online_##name##_8)                                                                                       \
     X(softmax_online_##name##_16)                                                                                      \
+    X(softmax_online_##name##_16_wide)                                                                                 \
     X(softmax_online_##name##_32)                                                                                      \
+    X(softmax_online_##name##_32_wide)                                                                                 \
     X(softmax_online_##name##_64)                                                                                      \
+    X(softmax_online_##name##_64_wide)                                                                                 \
     X(softmax_online_##name##_128)                                                                                     \
+    X(softmax_online_##name##_128_wide)                                                                                \
     X(softmax_online_##name##_256)                                                                                     \
+    X(softmax_online_##name##_medium)                                                                                  \
     X(softmax_online_##name##_long)                                                                                    \
     X(softmax_split_##name)                                                                                            \
     X(softmax_split_##name##_far)                                                                                      \
@@ -36,7 +42,7 @@ DECLARE(softmax_three_pass_256)
 DECLARE(softmax_backward_mixed_256)
 
 /* The kernels of one element type; `row`: for longer and longer rows. */
-enum { ROW_KERNELS = 9 };
+enum { ROW_KERNELS = 14 };
 typedef struct softmax_kernels {
     const gpu_kernel *row[ROW_KERNELS], *split[2], *backward[4], *backward_split[2]; /* [1]: for rows of many blocks */
 } softmax_kernels;
@@ -45,11 +51,13 @@ static const softmax_kernels *kernels_of(int32_t type)
 {
 #define TABLE(name)                                                                                                    \
     {                                                                                                                  \
-        {&GPU_INFO(softmax_online_##name##_short), &GPU_INFO(softmax_online_##name##_4),                               \
-         &GPU_INFO(softmax_online_##name##_8),     &GPU_INFO(softmax_online_##name##_16),                              \
-         &GPU_INFO(softmax_online_##name##_32),    &GPU_INFO(softmax_online_##name##_64),                              \
-         &GPU_INFO(softmax_online_##name##_128),   &GPU_INFO(softmax_online_##name##_256),                             \
-         &GPU_INFO(softmax_online_##name##_long)},                                                                     \
+        {&GPU_INFO(softmax_online_##name##_short),    &GPU_INFO(softmax_online_##name##_4),                            \
+         &GPU_INFO(softmax_online_##name##_8),        &GPU_INFO(softmax_online_##name##_16),                           \
+         &GPU_INFO(softmax_online_##name##_16_wide),  &GPU_INFO(softmax_online_##name##_32),                           \
+         &GPU_INFO(softmax_online_##name##_32_wide),  &GPU_INFO(softmax_online_##name##_64),                           \
+         &GPU_INFO(softmax_online_##name##_64_wide),  &GPU_INFO(softmax_online_##name##_128),                          \
+         &GPU_INFO(softmax_online_##name##_128_wide), &GPU_INFO(softmax_online_##name##_256),                          \
+         &GPU_INFO(softmax_online_##name##_medium),   &GPU_INFO(softmax_online_##name##_long)},                        \
             {&GPU_INFO(softmax_split_##name), &GPU_INFO(softmax_split_##name##_far)},                                  \
             {&GPU_INFO(softmax_backward_##name##_8), &GPU_INFO(softmax_backward_##name##_32),                          \
              &GPU_INFO(softmax_backward_##name##_128), &GPU_INFO(softmax_backward_##name##_512)},                      \
@@ -157,15 +165,51 @@ static void find_heads(gpu_softmax_args *a)
     a->head_step = (int32_t)(known && alike ? step : 0);
 }
 
-/* Launches `kernel` for all rows, tile_q an item, or a piece an item where rows are split. */
-static kiln_status launch_rows(const gpu_device *device, const kiln_softmax_problem *p, gpu_softmax_args *a,
-                               const gpu_kernel *kernel, kiln_stream stream)
+/* Blocks that the device holds at once. */
+static int64_t resident(const gpu_device *device, const gpu_kernel *kernel)
 {
-    const int64_t launches = a->rows ? p->rows / a->rows : 0;
+    const int64_t fit = device->shared_per_unit / (kernel->shared_bytes ? kernel->shared_bytes : 1);
+    return (int64_t)device->units * (fit < 1 ? 1 : fit < kernel->blocks_per_unit ? fit : kernel->blocks_per_unit);
+}
+
+/*
+ * softmax_online: row groups of an item. Few, and so far more items than blocks: the device hands them out in order to
+ * whoever is done, so what is under way lies close together in memory, and no multiprocessor is done before the others. Two
+ * have one row on its way under the other; of short rows as many as RUN_BYTES have; one where blocks would be left without.
+ * 0: as many items as blocks, which walk over the rows. Where a multiprocessor has one block, nothing runs under its begin.
+ */
+static int64_t run_of(const gpu_device *device, const kiln_softmax_problem *p, const gpu_kernel *kernel, int64_t groups)
+{
+    enum { RUN_BYTES = 32 << 10 };
+    const int64_t blocks = resident(device, kernel), bytes = kernel->tile_q * p->n * element_size(p->x.type);
+    const int64_t fair = groups / blocks;
+    int64_t run = bytes > 0 ? RUN_BYTES / bytes : 1;
+    if (blocks <= device->units || p->max_sms > 0)
+        return 0;
+    run = run > 2 ? run : 2;
+    run = run < fair ? run : fair;
+    return run > 1 ? run : 1;
+}
+
+/* Launches `kernel` for all rows, tile_q an item; softmax_online (online): a run an item; rows that are split: an item for each
+ * block that the device holds, for blocks take pieces. */
+static kiln_status launch_rows(const gpu_device *device, const kiln_softmax_problem *p, gpu_softmax_args *a,
+                               const gpu_kernel *kernel, bool online, kiln_stream stream)
+{
+    const int64_t launches = a->rows ? p->rows / a->rows : 0, groups = ceil_divide(a->rows, kernel->tile_q);
+    const int64_t blocks = resident(device, kernel);
     kiln_status status = KILN_OK;
-    a->items = a->splits ? a->rows * a->splits : ceil_divide(a->rows, kernel->tile_q);
-    if (a->walk && a->items > a->walk)
-        a->items = a->walk;
+    a->items = a->splits ? a->rows * a->splits : groups;
+    if ((a->splits || online) && a->items > blocks)
+        a->items = blocks;
+    if (online && !a->splits) {
+        const int64_t run = run_of(device, p, kernel, groups);
+        if (run)
+            a->items = ceil_divide(groups, run);
+        a->spread = (run ? run : 1) * kernel->tile_q;
+        a->run = run ? a->spread : a->rows;
+        a->step = (int32_t)(run ? 1 : a->items) * kernel->tile_q;
+    }
     for (int64_t i = 0; i < launches && status == KILN_OK; i++) {
         move_to(a, p, i);
         find_heads(a);
@@ -217,13 +261,6 @@ static const gpu_kernel *plan_of(const gpu_device *device, const kiln_softmax_pr
     return *splits ? split : whole;
 }
 
-/* Blocks that the device holds at once. */
-static int64_t resident(const gpu_device *device, const gpu_kernel *kernel)
-{
-    const int64_t fit = device->shared_per_unit / (kernel->shared_bytes ? kernel->shared_bytes : 1);
-    return (int64_t)device->units * (fit < 1 ? 1 : fit < kernel->blocks_per_unit ? fit : kernel->blocks_per_unit);
-}
-
 static size_t rows_workspace(const gpu_device *device, const kiln_softmax_problem *p)
 {
     int32_t splits;
@@ -236,8 +273,6 @@ static kiln_status rows_run(const gpu_device *device, const kiln_softmax_problem
 {
     gpu_softmax_args a = args_of(p);
     const gpu_kernel *kernel = plan_of(device, p, &a.splits);
-    if (a.splits || a.x.type) /* blocks take pieces, or walk over the rows */
-        a.walk = resident(device, kernel);
     if (a.splits) {
         const int64_t pieces = a.rows * a.splits;
         char *words = (char *)workspace + SPLIT_WORDS;
@@ -245,7 +280,7 @@ static kiln_status rows_run(const gpu_device *device, const kiln_softmax_problem
         a.partial = (kiln_view){words, KILN_INT64, {a.rows, a.splits, 1, 1}, {a.splits, 1, 0, 0}};
         a.forgotten = (kiln_view){words + 8 * pieces, KILN_INT64, {1, 1, 1, pieces}, {0, 0, 0, 1}};
     }
-    return launch_rows(device, p, &a, kernel, stream);
+    return launch_rows(device, p, &a, kernel, a.x.type != 0, stream);
 }
 
 static void rows_numerics(const gpu_device *device, const kiln_softmax_problem *p, kiln_numerics *numerics)
@@ -288,7 +323,7 @@ static kiln_status three_pass_run(const gpu_device *device, const kiln_problem *
 {
     (void)workspace;
     gpu_softmax_args a = args_of(&problem->softmax);
-    return launch_rows(device, &problem->softmax, &a, three_pass_of(&problem->softmax), stream);
+    return launch_rows(device, &problem->softmax, &a, three_pass_of(&problem->softmax), false, stream);
 }
 
 static void three_pass_numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
@@ -377,7 +412,7 @@ static kiln_status backward_run(const gpu_device *device, const kiln_problem *pr
     if (!is_mixed(&problem->softmax))
         return rows_run(device, &problem->softmax, workspace, stream);
     gpu_softmax_args a = args_of(&problem->softmax);
-    return launch_rows(device, &problem->softmax, &a, &GPU_INFO(softmax_backward_mixed_256), stream);
+    return launch_rows(device, &problem->softmax, &a, &GPU_INFO(softmax_backward_mixed_256), false, stream);
 }
 
 static void backward_numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)

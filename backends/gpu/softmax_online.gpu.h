@@ -5,9 +5,9 @@
 // T threads have a row: a part of a wave or a wave for short rows (butterflies only), the block for longer ones. Few threads
 // with many slots keep more rows under way than many with few, and share a row's overhead among more elements. They walk
 // over it in chunks of VECS slots of 16 bytes each, at most CHUNKS, all of which stay. What keeps the memory busy is the ring in
-// shared memory: AHEAD chunks are always on their way, of this row or of the block's next ones (a block takes one row after
-// the other), each thread fetching what it will use itself, so that nobody waits for anybody. The columns before and after
-// the slots are fetched one row ahead into registers. Rows that do not fit into CHUNKS are softmax_split's.
+// shared memory: AHEAD chunks are always on their way, of this row or of the block's next ones (an item is a few rows, one after
+// the other; softmax.c says how many), each thread fetching what it will use itself, so that nobody waits for anybody. The
+// columns before and after the slots are fetched one row ahead into registers. Rows that do not fit into CHUNKS are softmax_split's.
 //
 // One chunk (CHUNKS = 1): its weights stay in registers, so an element costs one exponential: the maximum of the wave's part
 // first, then weights and their sum, (m, l) of all waves joined, then a product. More: chunks join (m, l) one by one, and weights
@@ -30,19 +30,29 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
         gpu_array<uint32_t, RING * VECS, threads * 4> ring;
     };
     // Threads of a multiprocessor: what stays in registers decides. Blocks beyond a few would only take shared memory.
-    static constexpr int hold = CHUNKS == 1 && VECS > 2 ? 512 : CHUNKS == 1 ? 768 : 1024;
+    static constexpr int weights = CHUNKS == 1 ? VECS * V : 0; // that a thread keeps
+    static constexpr int hold = weights > 64 ? 384 : VECS > 2 ? 512 : CHUNKS == 1 ? 768 : 1024;
     static constexpr int fit = 220 * 1024 / (int)sizeof(shared), most = hold / threads;
     static constexpr int blocks = fit < 1 ? 1 : fit < most ? fit : most;
     static constexpr int tile_q = ROWS, tile_k = T * VECS * CHUNKS * V;
 
+    // The rows of a work item: from where, and before which.
+    struct range {
+        int64_t begin, end;
+    };
+    static GPU_FN range rows_of(const args &a, int64_t item)
+    {
+        const int64_t begin = item * a.spread, end = begin + a.run;
+        return {begin, end < a.rows ? end : a.rows};
+    }
     // One row, and where my block's rows go on.
     struct place {
         softmax_slots<const E> x;
         int head, chunks; // columns before the slots; chunks that stay
     };
-    static GPU_FN place place_of(const args &a, int64_t r)
+    static GPU_FN place place_of(const args &a, int64_t r, int64_t end)
     {
-        const bool live = r < a.rows;
+        const bool live = r < end;
         const gpu_rows<const E> row = softmax_row<const E>(a.x, r, live);
         int head = softmax_known_head<E>(a, r);
         if (head < 0)
@@ -79,9 +89,9 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
         return row;
     }
     // Rows that stay in registers. The next row's edges are asked for under it.
-    static GPU_FN void fetch_row(const args &a, shared &s, int64_t r, int turn)
+    static GPU_FN void fetch_row(const args &a, shared &s, int64_t r, int64_t end, int turn)
     {
-        const place p = place_of(a, r); // without slots past the last row
+        const place p = place_of(a, r, end); // without slots past the last row
         const gpu_rows<const E> mine = from_slot(p.x, gpu_thread() % T);
 #pragma unroll
         for (int i = 0; i < VECS; i++)
@@ -91,28 +101,28 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
     }
     static GPU_FN void whole_rows(const args &a, shared &s, int64_t item)
     {
-        const int64_t step = a.items * ROWS;
-        int64_t row = item * ROWS + gpu_thread() / T;
+        const range all = rows_of(a, item);
+        int64_t row = all.begin + gpu_thread() / T;
 #pragma unroll 1
         for (int i = 0; i < AHEAD; i++)
-            fetch_row(a, s, row + i * step, i);
+            fetch_row(a, s, row + i * a.step, all.end, i);
         E edge[EDGES];
-        const place first = place_of(a, row);
+        const place first = place_of(a, row, all.end);
         fetch_edges(a, first, edge);
         int head = first.head;
-        for (int turn = 0; row - gpu_thread() / T < a.rows; row += step, turn++) { // rows of a block end together
-            fetch_row(a, s, row + AHEAD * step, turn + AHEAD);
+        for (int turn = 0; row - gpu_thread() / T < all.end; row += a.step, turn++) { // rows of a block end together
+            fetch_row(a, s, row + AHEAD * a.step, all.end, turn + AHEAD);
             gpu_copy_wait_groups<AHEAD>();
-            whole_row(a, s, row, step, turn, head, edge);
+            whole_row(a, s, row, all.end, turn, head, edge);
         }
         gpu_copy_wait_groups<0>();
     }
     // head and edge: of this row, then of the next.
-    static GPU_FN void whole_row(const args &a, shared &s, int64_t row, int64_t step, int turn, int &head,
+    static GPU_FN void whole_row(const args &a, shared &s, int64_t row, int64_t end, int turn, int &head,
                                  E (&edge)[EDGES])
     {
         const int t = gpu_thread() % T;
-        const bool live = row < a.rows;
+        const bool live = row < end;
         const softmax_slots<const E> in(softmax_row<const E>(a.x, row, live), head);
         const gpu_packed lowest = softmax_lowest<E>(a.scale);
         gpu_packed x[VECS];
@@ -128,7 +138,7 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
 #pragma unroll 1
         for (int i = t + EDGES * T; i < in.edges; i += T)
             me.add(gpu_to_float(in.get(in.edge(i))), a.scale);
-        const place after = place_of(a, row + step);
+        const place after = place_of(a, row + a.step, end);
         E edge_next[EDGES];
         fetch_edges(a, after, edge_next);
 
@@ -214,14 +224,14 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
     {
         static_assert(ROWS == 1, "all threads have one row");
         const int t = gpu_thread();
-        const int64_t step = a.items;
+        const range all = rows_of(a, item);
         const gpu_packed lowest = softmax_lowest<E>(a.scale);
 
-        int64_t row = item, next_row = row;
-        place now = place_of(a, row), next = now;
+        int64_t row = all.begin, next_row = row;
+        place now = place_of(a, row, all.end), next = now;
         int next_chunk = 0, fetched = 0, used = 0;
         const auto fetch = [&] {
-            if (next_row < a.rows)
+            if (next_row < all.end)
 #pragma unroll
                 for (int i = 0; i < VECS; i++) {
                     const int k = (next_chunk * VECS + i) * T + t;
@@ -231,9 +241,9 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
             gpu_copy_commit();
             fetched++;
             if (++next_chunk == next.chunks) {
-                next_chunk = 0, next_row += step;
-                if (next_row < a.rows)
-                    next = place_of(a, next_row);
+                next_chunk = 0, next_row += a.step;
+                if (next_row < all.end)
+                    next = place_of(a, next_row, all.end);
             }
         };
 #pragma unroll 1
@@ -242,7 +252,7 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
         E edge[EDGES], edge_next[EDGES];
         fetch_edges(a, now, edge);
 
-        for (int turn = 0; row < a.rows; row += step, turn++) {
+        for (int turn = 0; row < all.end; row += a.step, turn++) {
             softmax_state me;
 #pragma unroll 1
             for (int c = 0; c < now.chunks; c++) {
@@ -262,7 +272,7 @@ template <class E, int T, int VECS, int CHUNKS, int AHEAD> struct softmax_online
 #pragma unroll 1
             for (int i = t + EDGES * T; i < now.x.edges; i += T)
                 me.add(gpu_to_float(now.x.get(now.x.edge(i))), a.scale);
-            const place after = place_of(a, row + step);
+            const place after = place_of(a, row + a.step, all.end);
             fetch_edges(a, after, edge_next);
 
             me.rebase(gpu_wave_max<group::LANES>(me.m));

@@ -94,7 +94,9 @@ template <class E> struct softmax_split_backward {
     }
 };
 
-template <class E, template <class> class PASS_, int T, int VECS, int AHEAD, int HELD> struct softmax_split {
+// ASK: nobody waits for a ticket before the barrier behind the piece's sum. Else the first wave waits where it asks, and all others
+// for it at that barrier: a tenth of a step. Pieces of fp32 were slower all the same (../cuda/NOTES.md), so it is a choice.
+template <class E, template <class> class PASS_, int T, int VECS, int AHEAD, int HELD, bool ASK> struct softmax_split {
     using args = gpu_softmax_args;
     using pass = PASS_<E>;
     static constexpr int INPUTS = pass::INPUTS, V = softmax_slots<E>::V, RING = AHEAD + 1 + HELD, WAVES = T / GPU_WAVE,
@@ -344,7 +346,7 @@ template <class E, template <class> class PASS_, int T, int VECS, int AHEAD, int
             const bool writes = held.any() && (kiln_view_present(&pass::output(a)) || held.split == 0);
             int64_t ticket = 0;
             if (takes && gpu_thread() == 0)
-                ticket = (int64_t)gpu_atomic_add(a.ticket, (uint64_t)1);
+                ticket = (int64_t)(ASK ? gpu_atomic_ask(a.ticket, 1) : gpu_atomic_add(a.ticket, (uint64_t)1));
             gpu_copy_wait_groups<AHEAD>();
             softmax_state all;
             bool missing = false;
