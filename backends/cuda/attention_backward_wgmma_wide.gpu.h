@@ -268,6 +268,8 @@ template <class E> struct attention_backward_wgmma_keys {
                                                                           ((2 * (kk % 4) + lane / 16) ^ lane % 8) * 16);
                 if constexpr (WG == 1) // P may come
                     wgmma_leave(P_EMPTY);
+                else // what my other warps have yet to read of K, P must not overwrite
+                    gpu_named_barrier(2 + WG, 128);
                 gpu_mbarrier_wait(FIRST_FULL + 8 * first.stage, first.parity);
                 gpu_wgmma_fence();
                 issue_scores();

@@ -213,14 +213,18 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
             gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v), gpu_tensor_prefetch(&a.o);
         if (gpu_thread() < ROUNDS / 32)
             sh.bad[gpu_thread()] = 0;
+        const bool planner = gpu_wave_id() == 4 * NWG + 1;
+        wgmma_tile first;
+        if (planner) // who would wait for the others else
+            first = next_tile(a, sh, 0);
         gpu_block_barrier();
         const int wg = gpu_warpgroup();
         if (wg == NWG) {
             gpu_registers_give<PRODUCER>();
-            if (gpu_thread() == 128 * NWG)
+            if (planner)
+                make_plans(a, sh, first);
+            else if (gpu_wave_id() == 4 * NWG && gpu_elect())
                 produce(a, pipe);
-            else if (gpu_wave_id() == 4 * NWG + 1)
-                make_plans(a, sh);
             return;
         }
         gpu_registers_take<CONSUMER>();
@@ -229,30 +233,30 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
     }
 
     // ---- the planner: one wave ----
-    static GPU_FN void make_plans(const args &a, shared &sh)
+    // The next tile that has rows, from this round on; q0 < 0: there are no more.
+    static GPU_FN wgmma_tile next_tile(const args &a, shared &sh, int round)
+    {
+        wgmma_tile t = {};
+        int item;
+#pragma unroll 1
+        for (; deal(a, sh, round, item); round++) {
+            const place at = place_of(a, item);
+            if (at.m < 0)
+                continue;
+            t = tile_of(a, at, round);
+            if (t.rows > 0)
+                return t;
+        }
+        t.q0 = -1;
+        return t;
+    }
+    static GPU_FN void make_plans(const args &a, shared &sh, wgmma_tile t)
     {
         pipeline &pipe = sh.pipe;
         wgmma_ring<PLANS> to;
         uint32_t wanted = 0;
-        bool any = false;
 #pragma unroll 1
-        for (int round = 0, more = 1; more; round++) {
-            if (any && a.counters) {
-                gpu_mbarrier_wait(gpu_shared_address(&pipe.wanted), wanted);
-                wanted ^= 1, any = false;
-            }
-            int item;
-            wgmma_tile t = {};
-            more = deal(a, sh, round, item);
-            if (more) {
-                const place at = place_of(a, item);
-                if (at.m < 0)
-                    continue;
-                t = tile_of(a, at, round);
-                if (t.rows <= 0)
-                    continue;
-            } else
-                t.q0 = -1;
+        while (true) {
             gpu_mbarrier_wait(gpu_shared_address(&pipe.plan_empty[to.stage]), to.parity ^ 1);
             plan &now = pipe.plans[to.stage];
             if (gpu_lane() < NWG && gpu_lane() * 64 < t.rows)
@@ -262,7 +266,14 @@ template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP =
             gpu_wave_barrier();
             if (gpu_lane() == 0) // shows them
                 gpu_mbarrier_arrive(gpu_shared_address(&pipe.plan_full[to.stage]));
-            to.next(), any = true;
+            if (t.q0 < 0)
+                break;
+            to.next();
+            if (a.counters) {
+                gpu_mbarrier_wait(gpu_shared_address(&pipe.wanted), wanted);
+                wanted ^= 1;
+            }
+            t = next_tile(a, sh, t.round + 1);
         }
         if (gpu_lane() == 0 && a.counters && gpu_atomic_add(&a.counters[1], 1) == (uint32_t)gpu_blocks() - 1)
             a.counters[0] = a.counters[1] = 0; // the last block leaves them as the first has found them
