@@ -12,7 +12,8 @@
 //            are. 0 issues the next S before dV, and works its P out under dV; 1 issues dK before the next dP, which frees Q, and works
 //            dS out under what 0 has issued. Q and dO wait for both, so three stages of Q and two of dO are what keeps them from
 //            waiting for memory; room for the third: a quarter of K and V is in registers, and one P.
-//   queries  128 queries an item, 64 a warpgroup: S, dP, dQ += dS·K; P under dP, the second half of dS under the first half of dQ.
+//   queries  128 queries an item, 64 a warpgroup: S, dP, dQ += dS·K; P under dP, the second half of dS under the first half of dQ. The
+//            second warpgroup has dP before S, or both would work P and dS out at the same time.
 //
 // The items of `queries` need nothing of `keys`: a block begins with them when there is none of those left.
 //
@@ -533,28 +534,53 @@ template <class E> struct attention_backward_wgmma_queries {
                         (row + 8 * h < w.rows ? row / ROWS * ROWS + wgmma_row_slot(row % ROWS + 8 * h) : 0);
                     lse[h] = a.lse[at], delta[h] = a.delta[at];
                 }
-                // Of key tile n, whose scores are under way: P in x, and dP.
-                const auto work_out = [&]() {
+                const auto issue_s = [&]() {
+                    gpu_mbarrier_wait(K_FULL + 8 * ring.stage, ring.parity);
+                    gpu_wgmma_fence();
+                    issue_scores(x, Q, K + ring.stage * BYTES);
+                };
+                const auto issue_dp = [&]() {
                     gpu_mbarrier_wait(V_FULL, steps++ % 2);
                     gpu_wgmma_fence();
                     issue_scores(dp, DO, V);
+                };
+                // 0 asks for S first, 1 for dP: so what one works out lies under products of the other.
+                const auto issue_first = [&]() {
+                    if constexpr (WG == 0)
+                        issue_s();
+                    else
+                        issue_dp();
+                };
+                const auto issue_second = [&]() {
+                    if constexpr (WG == 0)
+                        issue_dp();
+                    else
+                        issue_s();
+                };
+                // P in x, and dP, of key tile n, both under way.
+                const auto work_out = [&]() {
                     gpu_wgmma_wait<1>();
+                    if constexpr (WG == 1) {
+                        gpu_wgmma_settle(dp);
+                        wgmma_leave(V_EMPTY);
+                        gpu_wgmma_wait<0>();
+                    }
                     gpu_wgmma_settle(x);
                     if (n < gpu_uniform(w.clear_first) || n >= gpu_uniform(w.clear_past))
                         hide(x, w, row, n);
 #pragma unroll
                     for (int i = 0; i < BN / 2; i++)
                         x[i] = gpu_exp2(gpu_fma(x[i], scale, lse[i / 2 % 2]));
-                    gpu_wgmma_ready<0>(x); // under dP
-                    gpu_wgmma_wait<0>();
-                    gpu_wgmma_settle(dp);
-                    wgmma_leave(V_EMPTY);
+                    if constexpr (WG == 0) {
+                        gpu_wgmma_ready<0>(x); // under dP
+                        gpu_wgmma_wait<0>();
+                        gpu_wgmma_settle(dp);
+                        wgmma_leave(V_EMPTY);
+                    }
                 };
-                gpu_mbarrier_wait(K_FULL + 8 * ring.stage, ring.parity);
                 gpu_mbarrier_wait(Q_FULL + 8 * WG, loaded % 2);
                 gpu_mbarrier_wait(DO_FULL + 8 * WG, loaded++ % 2);
-                gpu_wgmma_fence();
-                issue_scores(x, Q, K + ring.stage * BYTES);
+                issue_first(), issue_second();
                 work_out();
 #pragma unroll 1
                 while (true) {
@@ -563,13 +589,12 @@ template <class E> struct attention_backward_wgmma_queries {
                     if (++n == n_past)
                         break;
                     issue_dq(K + stage * BYTES);
-                    gpu_mbarrier_wait(K_FULL + 8 * ring.stage, ring.parity);
-                    gpu_wgmma_fence();
-                    issue_scores(x, Q, K + ring.stage * BYTES);
+                    issue_first();
                     gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dq);
                     gpu_wgmma_settle(pairs);
                     wgmma_leave(K_EMPTY + 8 * stage);
+                    issue_second();
                     work_out();
                 }
                 wgmma_leave(Q_EMPTY + 8 * WG);
