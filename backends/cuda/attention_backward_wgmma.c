@@ -209,8 +209,8 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
 
 /*
  * dk and dv are summed in one chain over the group's queries, 16 at a time; dq over 64 keys or more, then over blocks, or in one chain
- * over the keys where it is a pass of its own: the
- * bound's tiles and their number together. fp16: half of the smallest number of the type, less the lift.
+ * over the keys where it is a pass of its own: the bound's tiles and their number together. fp16: half of the smallest number of the
+ * type, less the lift.
  */
 static void numerics(const gpu_device *device, const kiln_problem *problem, kiln_numerics *numerics)
 {

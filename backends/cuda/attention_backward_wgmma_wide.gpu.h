@@ -26,6 +26,29 @@
 // Addresses of shared memory as constants: see wgmma_backward_block.
 #define WGMMA_AT(field) (1024 + offsetof(shared, field))
 
+// Who does what in both kernels: two warpgroups of consumers, and two producers of one thread each. Am I of the producers' warpgroup?
+template <class KERNEL> GPU_FN bool wgmma_roles(const typename KERNEL::args &a, typename KERNEL::shared &sh)
+{
+    const int wg = gpu_warpgroup();
+    if (wg == 2) {
+        gpu_registers_give<KERNEL::PRODUCER>();
+        const int wave = gpu_uniform(gpu_wave_id());
+        if (wave < 10 && gpu_elect()) {
+            if (wave == 8)
+                KERNEL::produce(a, sh);
+            else
+                KERNEL::produce_dout(a, sh);
+        }
+        return true;
+    }
+    gpu_registers_take<KERNEL::CONSUMER>();
+    if (wg == 0)
+        KERNEL::template consume<0>(a, sh);
+    else
+        KERNEL::template consume<1>(a, sh);
+    return false;
+}
+
 template <class E> struct attention_backward_wgmma_keys {
     using args = gpu_wgmma_backward_args;
     using work = gpu_wgmma_backward_work;
@@ -73,23 +96,7 @@ template <class E> struct attention_backward_wgmma_keys {
         gpu_block_barrier();
         gpu_chain_wait();
         gpu_chain_go(); // not earlier: `queries` does not wait for what is there by now
-        const int wg = gpu_warpgroup();
-        if (wg == 2) {
-            gpu_registers_give<PRODUCER>();
-            const int wave = gpu_uniform(gpu_wave_id());
-            if (wave < 10 && gpu_elect()) {
-                if (wave == 8)
-                    produce(a, sh);
-                else
-                    produce_dout(a, sh);
-            }
-            return;
-        }
-        gpu_registers_take<CONSUMER>();
-        if (wg == 0)
-            consume<0>(a, sh);
-        else
-            consume<1>(a, sh);
+        wgmma_roles<attention_backward_wgmma_keys>(a, sh);
     }
 
     // Two producers, of one thread each: neither waits for what the other loads. Q, K and V, and the items:
@@ -385,25 +392,9 @@ template <class E> struct attention_backward_wgmma_queries {
         }
         gpu_block_barrier();
         gpu_chain_go();
-        const int wg = gpu_warpgroup();
-        if (wg == 2) {
-            gpu_registers_give<PRODUCER>();
-            const int wave = gpu_uniform(gpu_wave_id());
-            if (wave < 10 && gpu_elect()) {
-                if (wave == 8)
-                    produce(a, sh);
-                else
-                    produce_dout(a, sh);
-            }
-            // Not at the begin: what is needed was written before `keys` let this one begin. Whoever waits for this one waits for both.
+        // Not at the begin: what is needed was written before `keys` let this one begin. Whoever waits for this one waits for both.
+        if (wgmma_roles<attention_backward_wgmma_queries>(a, sh))
             gpu_chain_wait();
-            return;
-        }
-        gpu_registers_take<CONSUMER>();
-        if (wg == 0)
-            consume<0>(a, sh);
-        else
-            consume<1>(a, sh);
     }
 
     // Two producers, of one thread each. What warpgroup 0 needs for its first step comes first. Q and K, and the items:

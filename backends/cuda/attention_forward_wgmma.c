@@ -175,7 +175,7 @@ static void deal(const gpu_device *device, gpu_wgmma_args *a)
     const kiln_attention_problem *p = &a->base.p;
     const int64_t heads = p->batch * p->heads, tiles = a->base.q_tiles, blocks = blocks_of(device, p, heads * tiles);
     int64_t section = 1, slots = tiles;
-    if (a->counters && (p->masked || !has_equal_sequences(p))) {
+    if (a->counters && (p->masked || !a->alike)) {
         const int64_t per_head = p->seqlen_k * (p->d + p->d_v) * 2 * p->heads_k / p->heads;
         while (section < heads && 2 * section * per_head <= device->l2_bytes / 2)
             section *= 2;
