@@ -6,6 +6,9 @@
 //   dQ and adds it to an fp32 sum in memory, in whatever order: bits of dq differ from run to run. SENT: by way of shared memory,
 //   from where two spare waves have it added in turns, while the others are at the next step.
 //
+// The two warpgroups are half a step apart, so that one's products fill the time in which the other makes weights or dS. They need each other
+// for dQ alone, which is therefore made one step later: then dS of the other has long been there, whoever is ahead.
+//
 // A block stays on its multiprocessor and takes items from a counter. Its producer reads the next one and loads its first tiles while
 // the consumers are still at the last steps of this one and at its dK and dV.
 //
@@ -179,6 +182,26 @@ template <int PANELS> GPU_FN void wgmma_fetch_keys(const gpu_wgmma_backward_args
     }
 }
 
+// The steps of an item: heads of its group, tiles of queries of each. Several heads: rows outside, from the last ones down, so that blocks
+// of a KV head that began together are at the same rows, whatever their keys. In order: head after head, from its first rows on.
+struct wgmma_steps {
+    int outer, inner, m_first, m_past;
+    bool rows;
+    GPU_FN wgmma_steps(const gpu_wgmma_backward_args &a, const gpu_wgmma_backward_work &w)
+        : m_first(w.m_first), m_past(w.m_past), rows(a.rows_outside)
+    {
+        outer = rows ? m_past - m_first : (int)a.group, inner = rows ? (int)a.group : m_past - m_first;
+    }
+    GPU_FN int head(int outer, int inner) const
+    {
+        return rows ? inner : outer;
+    }
+    GPU_FN int m(int outer, int inner) const
+    {
+        return rows ? m_past - 1 - outer : m_first + inner;
+    }
+};
+
 // A block without its consumers: shared memory, the producer, and who adds to dQ in order.
 template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wgmma_backward_block {
     using E = E_;
@@ -199,10 +222,11 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         E k[BN * D], v[BN * D], q[STAGES][BM * D], dout[STAGES][BM * D];
         E ds[2][BN * BM];
         float dq[DQS][SENT ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
-        uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, kv_empty,
+        uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, k_empty, v_empty,
             dq_full[2], dq_empty[2], work_full[2], work_empty[2]; // dq_...: of even and odd steps
         int32_t step[STAGES][4];                                  // what is in a stage: see wgmma_say
-        work mine[2]; // this item, and what the producer is at already; keys < 0: there is no more
+        int32_t before[STAGES]; // its tile in the step before; below 0: an item's first
+        work mine[2];           // this item, and what the producer is at already; keys < 0: there is no more
     };
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
     // Dynamic shared memory begins here where there is no static one. As constants, addresses need no registers.
@@ -214,10 +238,11 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                               Q_FULL = SHARED + offsetof(shared, q_full), Q_EMPTY = SHARED + offsetof(shared, q_empty),
                               DO_FULL = SHARED + offsetof(shared, do_full),
                               DO_EMPTY = SHARED + offsetof(shared, do_empty), STEP = SHARED + offsetof(shared, step),
-                              K_FULL = SHARED + offsetof(shared, k_full), V_FULL = SHARED + offsetof(shared, v_full),
-                              DQ_FULL = SHARED + offsetof(shared, dq_full),
+                              BEFORE = SHARED + offsetof(shared, before), K_FULL = SHARED + offsetof(shared, k_full),
+                              V_FULL = SHARED + offsetof(shared, v_full), DQ_FULL = SHARED + offsetof(shared, dq_full),
                               DQ_EMPTY = SHARED + offsetof(shared, dq_empty),
-                              KV_EMPTY = SHARED + offsetof(shared, kv_empty),
+                              K_EMPTY = SHARED + offsetof(shared, k_empty),
+                              V_EMPTY = SHARED + offsetof(shared, v_empty),
                               WORK_FULL = SHARED + offsetof(shared, work_full),
                               WORK_EMPTY = SHARED + offsetof(shared, work_empty);
     static constexpr uint32_t Q_BYTES = BM * D * 2, DS_BYTES = BN * BM * 2;
@@ -235,7 +260,8 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                 gpu_mbarrier_init(WORK_FULL + 8 * i, 1), gpu_mbarrier_init(WORK_EMPTY + 8 * i, 8 + SENDERS);
             for (int i = 0; i < SENDERS; i++)
                 gpu_mbarrier_init(DQ_FULL + 8 * i, 8), gpu_mbarrier_init(DQ_EMPTY + 8 * i, 1);
-            gpu_mbarrier_init(K_FULL, 1), gpu_mbarrier_init(V_FULL, 1), gpu_mbarrier_init(KV_EMPTY, 8);
+            gpu_mbarrier_init(K_FULL, 1), gpu_mbarrier_init(V_FULL, 1), gpu_mbarrier_init(K_EMPTY, 8),
+                gpu_mbarrier_init(V_EMPTY, 8);
             gpu_mbarrier_init_fence();
             gpu_tensor_prefetch(&a.q), gpu_tensor_prefetch(&a.k), gpu_tensor_prefetch(&a.v),
                 gpu_tensor_prefetch(&a.dout);
@@ -269,34 +295,34 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
             gpu_mbarrier_arrive(WORK_FULL + item % 2 * 8);
             if (!more)
                 return;
-            const int m_first = w.m_first, m_past = w.m_past, group = (int)a.group;
             if constexpr (EAGER)
                 wgmma_fetch_keys<PANELS>(a, w);
-            int tile = w.q_tile; // m = 0 of the head
+            const wgmma_steps steps(a, w);
+            int before = -1;
 #pragma unroll 1
-            for (int head = 0; head < group; head++, tile += (int)a.q_room)
+            for (int outer = 0; outer < steps.outer; outer++)
 #pragma unroll 1
-                for (int m = m_first; m < m_past; m++) {
+                for (int inner = 0; inner < steps.inner; inner++) {
+                    const int head = steps.head(outer, inner), m = steps.m(outer, inner),
+                              tile = w.q_tile + head * (int)a.q_room;
+                    const bool first = outer + inner == 0, last = outer + 1 == steps.outer && inner + 1 == steps.inner;
                     const int row = w.q_row + m * BM, of = w.head + head;
                     uint32_t full = Q_FULL + 8 * ring.stage;
                     gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
-                    wgmma_say<BM>(sh.step[ring.stage], w, tile, m, m == m_past - 1 && head == group - 1);
+                    wgmma_say<BM>(sh.step[ring.stage], w, tile, m, last);
+                    sh.before[ring.stage] = before, before = tile + m;
                     gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll
                     for (int c = 0; c < PANELS; c++)
                         gpu_tensor_load(&a.q, Q + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, row, of,
                                         w.q_batch);
                     gpu_bulk_load(LSE + ring.stage * BM * 4, a.lse + (int64_t)(tile + m) * BM, BM * 4, full);
-                    if (m == m_first && head == 0) {
-                        gpu_mbarrier_wait(KV_EMPTY, loaded++ % 2 ^ 1);
+                    if (first) {
+                        gpu_mbarrier_wait(K_EMPTY, loaded % 2 ^ 1);
                         gpu_mbarrier_expect(K_FULL, sizeof(shared::k));
 #pragma unroll
                         for (int c = 0; c < PANELS; c++)
                             gpu_tensor_load(&a.k, K + c * PANEL_K * 2, K_FULL, c * 64, w.k_row, w.head_k, w.k_batch);
-                        gpu_mbarrier_expect(V_FULL, sizeof(shared::v));
-#pragma unroll
-                        for (int c = 0; c < PANELS; c++)
-                            gpu_tensor_load(&a.v, V + c * PANEL_K * 2, V_FULL, c * 64, w.k_row, w.head_k, w.k_batch);
                     }
                     full = DO_FULL + 8 * ring.stage;
                     gpu_mbarrier_wait(DO_EMPTY + 8 * ring.stage, ring.parity ^ 1);
@@ -306,6 +332,13 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                         gpu_tensor_load(&a.dout, DO + ring.stage * Q_BYTES + c * PANEL_Q * 2, full, c * 64, row, of,
                                         w.q_batch);
                     gpu_bulk_load(DELTA + ring.stage * BM * 4, a.delta + (int64_t)(tile + m) * BM, BM * 4, full);
+                    if (first) {
+                        gpu_mbarrier_wait(V_EMPTY, loaded++ % 2 ^ 1);
+                        gpu_mbarrier_expect(V_FULL, sizeof(shared::v));
+#pragma unroll
+                        for (int c = 0; c < PANELS; c++)
+                            gpu_tensor_load(&a.v, V + c * PANEL_K * 2, V_FULL, c * 64, w.k_row, w.head_k, w.k_batch);
+                    }
                     ring.next();
                 }
         }
@@ -337,15 +370,15 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
             gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
             if (w.keys < 0)
                 break;
-            const int m_first = w.m_first, m_past = w.m_past;
+            const wgmma_steps steps(a, w);
             const uint32_t turn = w.turn;
-            int tile = w.q_tile;
 #pragma unroll 1
-            for (int head = 0; head < (int)a.group; head++, tile += (int)a.q_room)
+            for (int outer = 0; outer < steps.outer; outer++)
 #pragma unroll 1
-                for (int m = m_first; m < m_past; m++, step++) {
+                for (int inner = 0; inner < steps.inner; inner++, step++) {
                     if (step % 2 != odd)
                         continue;
+                    const int tile = w.q_tile + steps.head(outer, inner) * (int)a.q_room, m = steps.m(outer, inner);
                     uint32_t *whose = a.turn + tile + m;
                     while (waits && gpu_load_acquire(whose) != turn) {
                     }
@@ -387,25 +420,25 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         gpu_mbarrier_wait(DQ_EMPTY + before % 2 * 8, before / 2 % 2);
     }
     // My part of the tile of dQ of a step, on its way.
-    static GPU_FN void dq_out(const args &a, int tile, uint32_t step, const float (&dq)[COLS / 2])
+    static GPU_FN void dq_out(const args &a, int tile, uint32_t step, const float (&dq)[COLS / 2], bool also)
     {
         const uint32_t thread = gpu_again(gpu_thread()), mine = thread / 32 * (TILE / 8) + thread % 32 * 4;
         if constexpr (SENT) {
             const uint32_t to = DQ + step % DQS * (TILE * 4) + mine * 4;
-            if constexpr (DQS == 1)
+            if (also)
                 dq_room(step);
 #pragma unroll
             for (int i = 0; i < PIECES; i++)
-                gpu_store4_at(to + i * 512, dq + 4 * i);
+                gpu_store4_at(to + i * 512, dq + 4 * i, also);
             gpu_async_fence();
             gpu_wave_barrier();
-            if (thread % 32 == 0)
+            if (thread % 32 == 0 && also)
                 gpu_mbarrier_arrive(DQ_FULL + step % 2 * 8);
         } else {
             float *to = a.dq + (int64_t)tile * TILE + mine;
 #pragma unroll
             for (int i = 0; i < PIECES; i++)
-                gpu_add4(to + i * 128, dq + 4 * i);
+                gpu_add4(to + i * 128, dq + 4 * i, also);
         }
     }
 };
@@ -415,12 +448,16 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
     using base = wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS, STAGES, SENT>;
     using base::BN, base::PANEL_K, base::PANEL_Q, base::COLS, base::Q_BYTES, base::DS_BYTES, base::K, base::V, base::Q,
         base::DO, base::DS, base::LSE, base::DELTA, base::Q_FULL, base::Q_EMPTY, base::DO_FULL, base::DO_EMPTY,
-        base::STEP, base::K_FULL, base::V_FULL, base::KV_EMPTY, base::WORK_FULL, base::WORK_EMPTY;
+        base::STEP, base::BEFORE, base::K_FULL, base::V_FULL, base::K_EMPTY, base::V_EMPTY, base::WORK_FULL,
+        base::WORK_EMPTY;
     using typename base::args, typename base::shared, typename base::work;
     static constexpr bool DS_HELD = BM == 64; // dS stays in registers as the operand of dK, else there is no room
-    // Weights from here on are worked out before the wait for dQ, those before under dK. d = 64: half of them (SENT: there is no room for
-    // more). d = 128: all if dQ goes to shared memory; none if it goes to memory at once, which then must not come last.
-    static constexpr int READY = BM == 64 ? (SENT ? 0 : 16) : SENT ? 24 : 16;
+    // d = 64: dQ and dK are issued before the next scores, or there is no room; nothing of its own is under way then while a warpgroup
+    // makes weights, so the second one is kept half a step behind the first, whose products fill that time. d = 128: they fall out of step
+    // by themselves, and weights are made under dQ and dK: those from READY on before the wait for dQ, the others under dK; none if
+    // dQ is then added to memory from registers, which must not come last.
+    static constexpr bool SCORES_LAST = D == 64;
+    static constexpr int READY = SENT ? 0 : 16;
 
     static GPU_FN void run(const args &a, shared &sh)
     {
@@ -433,7 +470,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
         const float scale = a.base.scale_log2;
         // A thread holds keys g and g + 8 of its warp's 16 (g = lane / 4) and of every 8 queries the two at 2·(lane % 4): element
         // 4·i + 2·h + c is key g + 8·h, query 8·i + 2·(lane % 4) + c.
-        const int key0 = wg * 64 + warp * 16 + lane / 4;
+        const int warp0 = wg * 64 + warp * 16, key0 = warp0 + lane / 4;
         float dk[D / 2], dv[D / 2], x[BM / 2], dp[BM / 2], dq[COLS / 2];
         uint32_t weights[BM / 4], ds[BM / 4];
 
@@ -454,8 +491,10 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 gpu_wgmma<E, D>::rs(to, by + 4 * kk, gpu_wgmma_descriptor(b + kk * (2048 >> 4), 1024));
             gpu_wgmma_commit();
         };
-        // 64 keys x D: += dS·rows of the tile, dS from shared memory.
+        // 64 keys x D: += dS·rows of the tile, dS from registers or shared memory.
         const auto issue_dk = [&](int buffer, uint32_t tile) {
+            if constexpr (DS_HELD)
+                return issue_rows(dk, ds, tile);
             const uint32_t b = gpu_wgmma_matrix(tile, PANEL_Q * 2),
                            own = gpu_wgmma_matrix(DS + buffer * DS_BYTES + wg * 8192, 16);
 #pragma unroll
@@ -463,6 +502,13 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 gpu_wgmma<E, D>::kn(dk, gpu_wgmma_descriptor(own + kk / 4 * (PANEL_K * 2 >> 4) + kk % 4 * 2, 1024),
                                     gpu_wgmma_descriptor(b + kk * (2048 >> 4), 1024));
             gpu_wgmma_commit();
+        };
+        // The group's dS are in shared memory, for dK.
+        const auto group_barrier = [&] {
+            if constexpr (!DS_HELD) {
+                gpu_named_barrier(2 + wg, 128);
+                gpu_wgmma_fence();
+            }
         };
         // 64 queries x COLS: dSᵀ·K over the block's keys.
         const auto issue_dq = [&](int buffer) {
@@ -490,8 +536,22 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
         };
 
         wgmma_ring<STAGES> ring;
-        uint32_t loaded = 0; // K and V so often
+        uint32_t loaded = 0; // K and V so often: items that have steps
         int j = 0;           // step
+        // A warpgroup says so when it has written dS of step t - 1 and no longer reads that of step t - 2 (an item counts as one step more),
+        // and hears the same of the other, once each: what it hears, the other may have said long ago. The second one hears
+        // one more, so what was said of step t.
+        const auto say = [&](uint32_t t) { gpu_named_barrier_arrive(4 + 2 * wg + t % 2, 256); };
+        const auto hear = [&](uint32_t t) { gpu_named_barrier(4 + 2 * (wg ^ 1) + (t + (SCORES_LAST && wg)) % 2, 256); };
+        // dQ of the step before, which has none if this one is an item's first.
+        const auto dq_out = [&](int stage) {
+            gpu_wgmma_settle(dq);
+            say(j + loaded);
+            const int tile = gpu_load_at(BEFORE + 4 * stage);
+            base::dq_out(a, tile, j - 1, dq, tile >= 0);
+        };
+        if (!SCORES_LAST || wg)
+            say(0);
 #pragma unroll 1
         for (uint32_t item = 0;; item++) {
             const work &w = sh.mine[item % 2];
@@ -501,9 +561,16 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
 #pragma unroll
             for (int i = 0; i < D / 2; i++)
                 dk[i] = dv[i] = 0;
-            if (gpu_uniform(w.m_past - w.m_first) > 0) {
+            wgmma_extent seen;
+            // dV and dK of my wave's keys leave by way of V's memory: these keys of it, which only this wave's products read.
+            const bool any = gpu_uniform(w.m_past - w.m_first) > 0;
+            const bool whole = gpu_uniform(any && a.sent_keys && warp0 + 16 <= w.keys);
+            const auto send = [&](const float(&sum)[D / 2], const gpu_tensor_map *map, float scale) {
+                seen.add(wgmma_send<E, D, PANEL_K * 2>(V + warp0 * 128, sum, scale, map, whole, w.k_row + warp0,
+                                                       w.head_k, w.k_batch));
+            };
+            if (any) {
                 gpu_mbarrier_wait(K_FULL, loaded % 2);
-                gpu_mbarrier_wait(V_FULL, loaded++ % 2);
                 gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
                 gpu_wgmma_fence();
                 issue_scores(x, K, Q + ring.stage * Q_BYTES);
@@ -513,9 +580,9 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 const int begin = gpu_load_at(STEP + 16 * ring.stage + 4);
                 hide(begin < 0 ? ~begin : begin, ring.stage);
                 weigh(ring.stage);
-                bool last = false;
+                gpu_mbarrier_wait(V_FULL, loaded++ % 2);
 #pragma unroll 1
-                for (; !last; j++) { // here: P of step j; under way: dK of step j - 1
+                for (;; j++) { // here: P of step j; dQ of step j - 1 is to be made
                     const int stage = ring.stage;
                     gpu_mbarrier_wait(DO_FULL + 8 * stage, ring.parity);
                     gpu_wgmma_fence();
@@ -523,59 +590,93 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                     issue_rows(dv, weights, DO + stage * Q_BYTES);
                     gpu_wgmma_wait<1>();
                     gpu_wgmma_settle(dp);
-                    if constexpr (DS_HELD)
-                        gpu_wgmma_settle(ds);
-                    wgmma_leave(Q_EMPTY + 8 * (stage == 0 ? STAGES - 1 : stage - 1), j > 0);
                     gradients(stage);
+                    hear(j + loaded - 1);
                     store_ds(j & 1);
                     gpu_async_fence();
-                    const int tile = gpu_uniform(gpu_load_at(STEP + 16 * stage));
-                    last = tile < 0;
                     gpu_wgmma_wait<0>(); // dV: beside the next scores the compiler runs out of registers
                     gpu_wgmma_settle(dv);
                     gpu_wgmma_settle(weights);
                     wgmma_leave(DO_EMPTY + 8 * stage);
+                    // Here nothing is under way: elsewhere a branch would serialise all products.
+                    if (gpu_uniform(gpu_load_at(STEP + 16 * stage)) < 0)
+                        break;
                     ring.next();
-                    if constexpr (SENT && base::DQS > 1) // in dq_out() the compiler has no registers for a wait
-                        base::dq_room(j);
-                    if (!last)
-                        gpu_mbarrier_wait(Q_FULL + 8 * ring.stage, ring.parity);
+                    const int next = ring.stage;
+                    gpu_mbarrier_wait(Q_FULL + 8 * next, ring.parity);
                     gpu_wgmma_fence();
-                    // After the last step this stage once more, for a branch would serialise all products; the next one belongs to
-                    // the producer. What is read there must be the same for all lanes: they part at a branch for good.
-                    const int next = last ? stage : ring.stage;
-                    issue_scores(x, K, Q + next * Q_BYTES);
-                    // Both halves of dS are there. One barrier a step is enough with two buffers: who passes it has done with the
-                    // buffer that the other is about to write.
-                    gpu_named_barrier(1, 256);
-                    gpu_wgmma_fence();
-                    issue_dq(j & 1);
-                    if constexpr (DS_HELD)
-                        issue_rows(dk, ds, Q + stage * Q_BYTES);
-                    else
+                    if constexpr (SCORES_LAST) {
+                        issue_dq((j - 1) & 1);
+                        group_barrier();
                         issue_dk(j & 1, Q + stage * Q_BYTES);
-                    wg = gpu_uniform(gpu_again(wg)); // or all that follows from it is kept, and there is no room
-                    gpu_wgmma_wait<2>();
+                        issue_scores(x, K, Q + next * Q_BYTES);
+                        wg = gpu_uniform(gpu_again(wg)); // or all that follows from it is kept, and there is no room
+                        gpu_wgmma_wait<2>();
+                        dq_out(stage);
+                        gpu_wgmma_wait<1>();
+                        gpu_wgmma_settle(dk);
+                        wgmma_leave(Q_EMPTY + 8 * stage);
+                        gpu_wgmma_wait<0>();
+                    } else {
+                        issue_scores(x, K, Q + next * Q_BYTES);
+                        issue_dq((j - 1) & 1);
+                        issue_dk(j & 1, Q + stage * Q_BYTES);
+                        wg = gpu_uniform(gpu_again(wg));
+                        gpu_wgmma_wait<2>();
+                    }
                     gpu_wgmma_settle(x);
                     const int keys = gpu_load_at(STEP + 16 * next + 4);
                     if (keys >= 0)
                         hide(keys, next);
-                    weigh(next); // under dQ and dK
-                    gpu_wgmma_ready<READY>(weights);
-                    gpu_wgmma_wait<1>();
-                    gpu_wgmma_settle(dq);
-                    base::dq_out(a, tile & ~WGMMA_LAST, j, dq);
+                    weigh(next);
+                    if constexpr (!SCORES_LAST) {
+                        gpu_wgmma_ready<READY>(weights);
+                        gpu_wgmma_wait<1>();
+                        dq_out(stage);
+                        gpu_wgmma_wait<0>();
+                        gpu_wgmma_settle(dk);
+                        gpu_wgmma_settle(ds);
+                        wgmma_leave(Q_EMPTY + 8 * stage);
+                    }
                 }
+                const int stage = ring.stage;
+                gpu_wgmma_fence();
+                group_barrier();
+                issue_dq((j - 1) & 1);
+                issue_dk(j & 1, Q + stage * Q_BYTES);
+                send(dv, &a.dv, wgmma_lowered<E>(1));
+                gpu_wgmma_wait<1>();
+                dq_out(stage);
+                hear(j + loaded);
+                gpu_wgmma_fence();
+                issue_dq(j & 1);
                 gpu_wgmma_wait<0>();
                 gpu_wgmma_settle(dk);
-                gpu_wgmma_settle(dv);
-                gpu_wgmma_settle(x);
-                wgmma_leave(KV_EMPTY);
+                gpu_wgmma_settle(ds);
+                wgmma_leave(K_EMPTY);
+                gpu_wgmma_settle(dq);
+                say(j + loaded + 1);
+                base::dq_out(a, gpu_load_at(STEP + 16 * stage) & ~WGMMA_LAST, j, dq, true);
+                wgmma_leave(Q_EMPTY + 8 * stage);
+                ring.next(), j++;
             }
-            const bool open = base::template put<D>(a, w, key0, 0, dv, dk);
+            bool open;
+            if (whole) {
+                if (lane == 0)
+                    gpu_bulk_wait_read<0>();
+                gpu_wave_barrier();
+                send(dk, &a.dk, wgmma_lowered<E>((float)a.base.p.forward.softmax_scale));
+                open = seen.template overflows<E>();
+                if (lane == 0)
+                    gpu_bulk_wait_read<0>();
+            } else
+                open = base::template put<D>(a, w, key0, 0, dv, dk);
+            wgmma_leave(V_EMPTY, any);
             if (gpu_group_any(2 + wg, 128, open) && gpu_thread() % 128 == 0)
                 a.open_k[gpu_atomic_add(&a.open[0], 1)] = w.again + wg;
             wgmma_leave(WORK_EMPTY + item % 2 * 8);
         }
+        if (lane == 0)
+            gpu_bulk_wait();
     }
 };

@@ -55,6 +55,7 @@ typedef struct gpu_wgmma_backward_args {
     int64_t works;                      /* items */
     int64_t group, parts;               /* heads of an item; items, in a row, that share a KV head's keys */
     int64_t section;                    /* masked or ordered: KV heads whose Q, dO and dQ are meant to share the L2 */
+    int64_t rows_outside;               /* an item's steps: heads of a tile of queries, not tiles of a head */
     gpu_wgmma_backward_work *work;      /* in the order in which they are given out */
     gpu_wgmma_backward_rows *rows_work; /* the same of dQ, where it is a pass of its own */
     int64_t rows_works, rows_section;   /* query heads whose K and V are meant to share the L2 */
@@ -67,7 +68,8 @@ typedef struct gpu_wgmma_backward_args {
     uint32_t *open;
     /* Of each tile of dQ: whose turn it is to add to it, from the last keys to the first. NULL: in any order. */
     uint32_t *turn;
-    gpu_tensor_map q, k, v, dout;
+    int64_t sent_keys; /* dk and dv may leave by the copy engine: boxes of 16 rows */
+    gpu_tensor_map q, k, v, dout, dk, dv;
 } gpu_wgmma_backward_args;
 
 /* The first tile of `rows` rows of sequence b, whose first row of a packed tensor is `row`: sequences never share one. */

@@ -29,6 +29,10 @@ struct wgmma_extent {
         most = gpu_max_u16x2(most, pair);
         least = gpu_min_s16x2(least, pair + 0x7fff7fff);
     }
+    GPU_FN void add(const wgmma_extent &x)
+    {
+        most = gpu_max_u16x2(most, x.most), least = gpu_min_s16x2(least, x.least);
+    }
     // Inf or NaN: sums that left the range, or rounded to its outside.
     template <class E> GPU_FN bool overflows() const
     {
@@ -68,4 +72,32 @@ template <class E, int COLS, class F> GPU_FN wgmma_extent wgmma_store_row(E *to,
     else
         store(wgmma_bool<false>());
     return here ? seen : wgmma_extent();
+}
+
+// My wave's 16 rows of an accumulator, times scale, to a tensor by way of shared memory: 2048 bytes at `at`, as many APART bytes further on for
+// each further 64 columns. Boxes of 16 rows, from column 0 of the row on, if `also`; what was sent from here before must have left.
+template <class E, int COLS, int APART>
+GPU_FN wgmma_extent wgmma_send(uint32_t at, const float (&sum)[COLS / 2], float scale, const gpu_tensor_map *map,
+                               bool also, int row, int head, int batch)
+{
+    wgmma_extent seen;
+    const int lane = gpu_lane();
+    const uint32_t mine = at + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
+#pragma unroll
+    for (int i = 0; i < COLS / 8; i += 2) {
+        uint32_t words[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            words[e] = gpu_pair<E>(sum[4 * i + 2 * e] * scale, sum[4 * i + 2 * e + 1] * scale);
+            seen.add(words[e]);
+        }
+        gpu_stmatrix_at((mine ^ i % 8 * 16) + i / 8 * APART, words);
+    }
+    gpu_async_fence();
+    gpu_wave_barrier();
+    if (lane == 0 && also)
+#pragma unroll
+        for (int c = 0; c < COLS / 64; c++)
+            gpu_tensor_store(map, at + c * APART, c * 64, row, head, batch);
+    return seen;
 }

@@ -98,10 +98,12 @@ GPU_FN void gpu_bulk_wait() // it has arrived
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
-GPU_FN void gpu_add4(float *to, const float *x) // four atomic additions, 16-byte aligned
+// Four atomic additions, 16-byte aligned, if `also`, which is no branch.
+GPU_FN void gpu_add4(float *to, const float *x, bool also)
 {
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
-                 "f"(x[3])
+    asm volatile("{\n.reg .pred also;\nsetp.ne.u32 also, %5, 0;\n"
+                 "@also red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(to),
+                 "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"((uint32_t)also)
                  : "memory");
 }
 // What this thread has written to shared memory is seen by the copy engine and the matrix unit (after a barrier).
@@ -137,10 +139,12 @@ GPU_FN gpu_vec<float, 4> gpu_load4_at(uint32_t p)
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(p));
     return x;
 }
-GPU_FN void gpu_store4_at(uint32_t p, const float *x)
+GPU_FN void gpu_store4_at(uint32_t p, const float *x, bool also = true)
 {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(p), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
-                 : "memory");
+    asm volatile(
+        "{\n.reg .pred also;\nsetp.ne.u32 also, %5, 0;\n@also st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"r"(p),
+        "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"((uint32_t)also)
+        : "memory");
 }
 // The reverse of gpu_ldmatrix_at.
 GPU_FN void gpu_stmatrix_at(uint32_t p, const uint32_t *x)
@@ -363,6 +367,11 @@ GPU_FN int gpu_warpgroup()
 GPU_FN void gpu_named_barrier(int number, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+// The same, for those who do not wait.
+GPU_FN void gpu_named_barrier_arrive(int number, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 // An address that is to be kept, not computed again at each use.
 template <class T> GPU_FN void gpu_keep(T *&p)
