@@ -2,30 +2,39 @@
 // attention forward, rung `mma`, 16-bit types: flash2 with the published layout of m16n8k16 (sm_80 and newer). Against flash2:
 //   S and P stay in registers: a tile of S, rounded, is an operand of P·V as it lies, so shared memory carries Q, K and V only;
 //   rows of shared memory are permuted instead of padded, and are read by ldmatrix without conflicts;
-//   two stages of K and V: a tile has a whole step to arrive, and a step has one block barrier;
+//   several stages of K and V: a tile has a whole step to arrive, and a step has one block barrier;
 //   the reference of a row's weights follows its maximum with a lag of up to 2^8, so O is rarely rescaled.
 //
-// A wave has ROWS = 16·MT queries; a thread has two rows of each 16, and of these four lanes share a row. Two modes as in flash2:
-// plain (aligned rows, o of q's type), and general (the rest of the contract), where what is rare goes through shared memory in
-// rolled loops. Careful passes: gpu_careful.gpu.h, with one stage: the other holds their book.
+// Two modes as in flash2: plain (aligned rows, o of q's type; attention_forward_mma_plain.gpu.h), and this, the general one (the
+// rest of the contract), where what is rare goes through shared memory in rolled loops. Careful passes, for both:
+// gpu_careful.gpu.h, with one stage: the other holds their book.
 //
 // Bytes requested, N a multiple of the tiles, per head: 2·N·d·e (Q, O) + 2·N·d·e·⌈N/BR⌉ (K, V); lse 4·N.
 // FLOPs 4·N²·d + 3·N².
 #pragma once
-#include "../gpu/gpu_careful.gpu.h"
-#include "../gpu/gpu_mma.h"
+#include "attention_forward_mma_wave.gpu.h"
 
-template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct attention_forward_mma {
-    using args = gpu_attention_args;
-    static constexpr int BC = 64, ROWS = 16 * MT, BR = WAVES * ROWS, threads = WAVES * 32, blocks = BLOCKS, tile_q = BR,
-                         tile_k = BC;
-    static constexpr int NS = BC / 8, NO = D / 8, PART = 32; // columns of the scratch
-    static constexpr bool HALF = __is_same(E, gpu_half);
-    static constexpr float LAG = 8.f;
+template <class E, int D, int WAVES, int BLOCKS>
+struct attention_forward_mma : attention_forward_mma_wave<E, D, 1, WAVES> {
+    using wave = attention_forward_mma_wave<E, D, 1, WAVES>;
+    using typename wave::args;
+    using typename wave::keys;
+    using typename wave::place;
+    using typename wave::stage;
+    using typename wave::state;
+    using wave::BC;
+    using wave::BR;
+    using wave::column_of;
+    using wave::HALF;
+    using wave::LAG;
+    using wave::row_of;
+    using wave::ROWS;
+    using wave::threads;
+    using wave::within;
+    static constexpr int blocks = BLOCKS, NS = BC / 8, PART = 32; // PART: columns of the scratch
+    using scores = float[1][NS][4];
+    using careful = attention_forward_mma<E, D, WAVES, 1>; // one copy of its passes for all
 
-    struct stage {
-        gpu_swizzled<E, BC, D> k, v;
-    };
     using notebook = gpu_careful_book<BR, BC, D>;
     union second {
         stage kv;
@@ -35,57 +44,29 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
         gpu_swizzled<E, BR, D> q; // O on its way out
         stage first;
         second other;
-        gpu_array<float, 16, PART, 4> scratch[WAVES]; // general, and careful: 16 rows at most
-        gpu_array<int32_t, 2, BR> range;              // keys that the window shows to a row: first, and past the last
-        gpu_array<uint32_t, BR, 2> kept;              // of a tile: keys that dropout keeps
-        gpu_array<uint32_t, 1, 2> no_page;            // of a tile: keys whose page does not exist
+        gpu_array<float, 16, PART, 4> scratch[WAVES];
+        typename wave::ranges range;
+        gpu_array<uint32_t, BR, 2> kept;   // of a tile: keys that dropout keeps
+        gpu_array<uint32_t, 1, 2> no_page; // of a tile: keys whose page does not exist
     };
-
-    struct place { // of one work item
-        const kiln_attention_problem &p;
-        const gpu_scores &c;
-        int64_t q0;
-        int rows;
-        bool modify, paged, aligned;
-    };
-    struct state {                                   // of my rows: 16·t + g + 8·h
-        float o[MT][NO][4], top[MT][2], base[MT][2]; // the reference before and after scaling
-        float l[MT][2], lost[MT][2];                 // the sum of my share, and what rounding has lost of it
-    };
-
-    static GPU_FN int within(int64_t x, int most)
-    {
-        return x < 0 ? 0 : x > most ? most : (int)x;
-    }
-    static GPU_FN int row_of(int t, int h)
-    {
-        return gpu_wave_id() * ROWS + 16 * t + gpu_lane() / 4 + 8 * h;
-    }
-    static GPU_FN int column_of(int n, int e)
-    {
-        return 8 * n + gpu_lane() % 4 * 2 + e;
-    }
 
     static GPU_FN void run(const args &a, shared &sh, int64_t item)
     {
         const gpu_item work(a.p, item, a.q_tiles);
         const int64_t q0 = (a.q_tiles - 1 - work.tile) * BR; // causal: the heavy ones first
         if (sweep<false>(a, sh, work, q0, 0))
-            again(a, sh, work, q0);
+            careful::again(a, *(typename careful::shared *)&sh, work, q0, BR);
     }
-    // The careful passes, by blocks of 16 rows a wave and in the general mode whatever the kernel is. Not inlined: what is
+    // The careful passes of `most` rows from q0 on, whatever the mode was: BR at a time, in one block's room. Not inlined: what is
     // hardly ever needed must not cost the others registers.
-    static GPU_CALL void again(const args &a, shared &sh, const gpu_item &work, int64_t q0, int most = BR)
+    static GPU_CALL void again(const args &a, shared &room, const gpu_item &work, int64_t q0, int most)
     {
-        using careful = attention_forward_mma<E, D, 1, WAVES, 1, true>;
-        static_assert(sizeof(typename careful::shared) <= sizeof(shared), "the launch has room for it");
-        auto &room = *(typename careful::shared *)&sh;
 #pragma unroll 1
-        for (int64_t at = q0; at < q0 + most; at += careful::BR)
+        for (int64_t at = q0; at < q0 + most; at += BR)
 #pragma unroll 1
             for (int pass = 1; pass < 3; pass++) {
                 gpu_block_barrier();
-                if (!careful::template sweep<true>(a, room, work, at, pass, within(q0 + most - at, careful::BR)))
+                if (!sweep<true>(a, room, work, at, pass, within(q0 + most - at, BR)))
                     break;
             }
     }
@@ -104,19 +85,15 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
                           c,
                           q0,
                           rows,
-                          GENERAL && !c.plain(),
-                          GENERAL && p.page_size > 0,
-                          !GENERAL || (gpu_aligned_rows(p.q, sizeof(E)) && gpu_aligned_rows(p.k, sizeof(E)) &&
-                                       gpu_aligned_rows(p.v, sizeof(E)))};
+                          !c.plain(),
+                          p.page_size > 0,
+                          gpu_aligned_rows(p.q, sizeof(E)) && gpu_aligned_rows(p.k, sizeof(E)) &&
+                              gpu_aligned_rows(p.v, sizeof(E))};
         const float mult = at.modify ? 1.f : a.scale_log2; // from what S holds to exponents of 2
         // fp16: 2^LAG·2^7 is in range, and so are sums of its values.
         const float shift = HALF ? 7.f : CAREFUL && pass == 2 ? -40.f : 0.f;
 
-        for (int u = gpu_thread(); u < BR; u += threads) { // rows past the last see none
-            const kiln_key_range seen = u < rows ? c.window(q0 + u) : kiln_key_range{0, 0};
-            gpu_store<1>(sh.range, 0, u, gpu_vec<int32_t, 1>{(int32_t)seen.begin});
-            gpu_store<1>(sh.range, 1, u, gpu_vec<int32_t, 1>{(int32_t)seen.end});
-        }
+        wave::find_ranges(sh.range, c, q0, rows);
         gpu_block_barrier();
         // Tiles that some row of the block sees, and those that all rows of the wave see whole.
         const int low = gpu_load<1>(sh.range, 0, 0)[0], high = gpu_load<1>(sh.range, 1, rows - 1)[0],
@@ -132,19 +109,8 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
 
         gpu_row_copy<E, BR, D, threads> copy_q;
         copy_q.issue(sh.q, q, q0, rows, (int)p.d, at.aligned);
-        gpu_cursor<decltype(sh.q)> qc(sh.q, w0 + gpu_lane() % 16, gpu_lane() / 16 * 8);
+        typename wave::template queries<false> mine(sh.q);
         state me;
-#pragma unroll
-        for (int t = 0; t < MT; t++) {
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                me.top[t][h] = me.base[t][h] = gpu_minus_infinity(), me.l[t][h] = me.lost[t][h] = 0;
-#pragma unroll
-            for (int n = 0; n < NO; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    me.o[t][n][e] = 0;
-        }
         if constexpr (CAREFUL)
             gpu_forget<threads>(sh.other.careful);
         if (begin < end)
@@ -159,23 +125,21 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
                 fetch((step - begin) % 2 == 0 ? sh.other.kv : sh.first, at, k, v, step + 1);
             gpu_copy_commit();
 
-            float x[MT][NS][4];
-            products(qc, now, x);
+            scores x;
+            wave::template products<0>(mine, now.k, x, [](auto) {});
             const bool edge = step < whole_begin || step >= whole_end;
             bool rewritten = false;
-            if constexpr (GENERAL)
-                if (at.modify || at.paged)
-                    rewrite_scores(sh, at, x, step), rewritten = true;
+            if (at.modify || at.paged)
+                rewrite_scores(sh, at, x, step), rewritten = true;
             if (edge && !rewritten)
-                hide(sh, x, step);
+                wave::hide(sh.range, x, step * BC);
             follow(me, x, mult, shift);
             weigh(me, x, mult, CAREFUL && pass == 2);
-            if constexpr (GENERAL)
-                if (CAREFUL || p.dropout_threshold < 256)
-                    rewrite_weights<CAREFUL>(sh, at, x, step);
+            if (CAREFUL || p.dropout_threshold < 256)
+                rewrite_weights<CAREFUL>(sh, at, x, step);
             if constexpr (CAREFUL)
                 gpu_take_out<threads>(sh.other.careful, reader{now.v}, [](bool found) { return gpu_block_any(found); });
-            accumulate(now, me, x);
+            wave::template accumulate<0>(now.v, me, x, [](auto) {});
             if constexpr (CAREFUL) {
                 gpu_block_barrier();
                 if (step + 1 < end)
@@ -192,155 +156,57 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
         const int64_t k0 = (int64_t)step * BC;
         const int n = within(at.c.s.seqlen_k - k0, BC);
         gpu_row_copy<E, BC, D, threads> copy;
-        if constexpr (GENERAL)
-            if (at.paged) {
-                copy.issue(to.k, gpu_page_rows<E>(at.c, at.p.k), k0, n, (int)at.p.d, at.aligned);
-                copy.issue(to.v, gpu_page_rows<E>(at.c, at.p.v), k0, n, (int)at.p.d_v, at.aligned);
-                return;
-            }
+        if (at.paged) {
+            copy.issue(to.k, gpu_page_rows<E>(at.c, at.p.k), k0, n, (int)at.p.d, at.aligned);
+            copy.issue(to.v, gpu_page_rows<E>(at.c, at.p.v), k0, n, (int)at.p.d_v, at.aligned);
+            return;
+        }
         copy.issue(to.k, k, k0, n, (int)at.p.d, at.aligned);
         copy.issue(to.v, v, k0, n, (int)at.p.d_v, at.aligned);
     }
 
-    // S = Q·Kᵀ of my rows.
-    template <class CURSOR> static GPU_FN void products(CURSOR &qc, stage &now, float (&x)[MT][NS][4])
-    {
-        gpu_cursor<decltype(now.k)> kc(now.k, gpu_lane() / 16 * 8 + gpu_lane() % 8, gpu_lane() / 8 % 2 * 8);
-        qc.pin();
-#pragma unroll
-        for (int t = 0; t < MT; t++)
-#pragma unroll
-            for (int n = 0; n < NS; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    x[t][n][e] = 0;
-        // Operands are loaded one step before they are used: two warps on a scheduler do not hide the latency of ldmatrix.
-        uint32_t qa[2][MT][4], kb[2][4];
-        gpu_unroll<MT>([&](auto t) { gpu_ldmatrix<false, 16 * t, 0>(qa[0][t], qc); });
-        gpu_ldmatrix<false, 0, 0>(kb[0], kc);
-        gpu_unroll<D / 16 * (NS / 2)>([&](auto i) {
-            constexpr int N = NS / 2, kk = i / N, n = i % N, next = i + 1;
-            if constexpr (next < D / 16 * N)
-                gpu_ldmatrix<false, 16 * (next % N), 16 * (next / N)>(kb[next % 2], kc);
-            if constexpr (n == 0 && kk + 1 < D / 16)
-                gpu_unroll<MT>([&](auto t) { gpu_ldmatrix<false, 16 * t, 16 * (kk + 1)>(qa[(kk + 1) % 2][t], qc); });
-#pragma unroll
-            for (int t = 0; t < MT; t++) {
-                gpu_mma<E>(x[t][2 * n], qa[kk % 2][t], kb[i % 2][0], kb[i % 2][1]); // an operand is a pair of registers
-                gpu_mma<E>(x[t][2 * n + 1], qa[kk % 2][t], kb[i % 2][2], kb[i % 2][3]);
-            }
-        });
-    }
-
-    // O += P·V.
-    static GPU_FN void accumulate(stage &now, state &me, const float (&x)[MT][NS][4])
-    {
-        gpu_cursor<decltype(now.v)> vc(now.v, gpu_lane() % 16, gpu_lane() / 16 * 8);
-        uint32_t pa[MT][4], vb[2][4];
-        gpu_ldmatrix<true, 0, 0>(vb[0], vc);
-        gpu_unroll<BC / 16 * (NO / 2)>([&](auto i) {
-            constexpr int N = NO / 2, kk = i / N, n = i % N, next = i + 1;
-            if constexpr (next < BC / 16 * N)
-                gpu_ldmatrix<true, 16 * (next / N), 16 * (next % N)>(vb[next % 2], vc);
-            if constexpr (n == 0)
-#pragma unroll
-                for (int t = 0; t < MT; t++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        pa[t][j] = gpu_pair<E>(x[t][2 * kk + j / 2][j % 2 * 2], x[t][2 * kk + j / 2][j % 2 * 2 + 1]);
-#pragma unroll
-            for (int t = 0; t < MT; t++) {
-                gpu_mma<E>(me.o[t][2 * n], pa[t], vb[i % 2][0], vb[i % 2][1]);
-                gpu_mma<E>(me.o[t][2 * n + 1], pa[t], vb[i % 2][2], vb[i % 2][3]);
-            }
-        });
-    }
-
-    // What the window hides becomes -inf.
-    static GPU_FN void hide(shared &sh, float (&x)[MT][NS][4], int step)
-    {
-#pragma unroll
-        for (int t = 0; t < MT; t++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int first = gpu_load<1>(sh.range, 0, row_of(t, h))[0] - step * BC,
-                          past = gpu_load<1>(sh.range, 1, row_of(t, h))[0] - step * BC;
-#pragma unroll
-                for (int n = 0; n < NS; n++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++)
-                        if (column_of(n, e) < first || column_of(n, e) >= past)
-                            x[t][n][2 * h + e] = gpu_minus_infinity();
-            }
-    }
-
     // Moves the references of rows whose maximum has left them behind. Every row decides for itself: its bits do not depend on
     // its neighbours.
-    static GPU_FN void follow(state &me, const float (&x)[MT][NS][4], float mult, float shift)
+    static GPU_FN void follow(state &me, const scores &x, float mult, float shift)
     {
-        float top[MT][2];
-        bool any = false;
+        float top[1][2]; // of my share: the row's only where some row needs it
+        wave::highest(x, top);
         const float lag = LAG / mult;
-#pragma unroll
-        for (int t = 0; t < MT; t++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float most = x[t][0][2 * h];
-#pragma unroll
-                for (int n = 0; n < NS; n++)
-                    most = gpu_max(most, gpu_max(x[t][n][2 * h], x[t][n][2 * h + 1]));
-                top[t][h] = most; // my share: the row's only where some row needs it
-                any |= most > me.top[t][h] + lag;
-            }
-        if (!gpu_wave_any(any))
+        if (!gpu_wave_any(top[0][0] > me.top[0][0] + lag || top[0][1] > me.top[0][1] + lag))
             return;
 #pragma unroll
-        for (int t = 0; t < MT; t++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                top[t][h] = gpu_wave_max<4>(top[t][h]);
-                if (!(top[t][h] > me.top[t][h] + lag))
-                    top[t][h] = me.top[t][h];
-            }
-#pragma unroll
-        for (int t = 0; t < MT; t++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const float base = gpu_fma(top[t][h], mult, -shift);
-                const float alpha = base == me.base[t][h] ? 1.f : gpu_exp2(me.base[t][h] - base);
-                me.top[t][h] = top[t][h], me.base[t][h] = base;
-                me.l[t][h] *= alpha, me.lost[t][h] *= alpha;
-#pragma unroll
-                for (int n = 0; n < NO; n++)
-                    me.o[t][n][2 * h] *= alpha, me.o[t][n][2 * h + 1] *= alpha;
-            }
+        for (int h = 0; h < 2; h++) {
+            top[0][h] = gpu_wave_max<4>(top[0][h]);
+            if (!(top[0][h] > me.top[0][h] + lag))
+                top[0][h] = me.top[0][h];
+            const float base = gpu_fma(top[0][h], mult, -shift);
+            const float alpha = base == me.base[0][h] ? 1.f : gpu_exp2(me.base[0][h] - base);
+            me.top[0][h] = top[0][h], me.base[0][h] = base;
+            me.rescale(0, h, alpha);
+        }
     }
 
     // Scores become weights, and join the sums. Apart: the product is rounded before the difference, which then is no more
     // than 2^LAG whatever the scores.
-    static GPU_FN void weigh(state &me, float (&x)[MT][NS][4], float mult, bool apart)
+    static GPU_FN void weigh(state &me, scores &x, float mult, bool apart)
     {
 #pragma unroll
-        for (int t = 0; t < MT; t++)
+        for (int h = 0; h < 2; h++) {
+            const float base = gpu_finite_or_zero(me.base[0][h]);
+            float sum = 0;
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const float base = gpu_finite_or_zero(me.base[t][h]);
-                float sum = 0;
+            for (int n = 0; n < NS; n++)
 #pragma unroll
-                for (int n = 0; n < NS; n++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++) {
-                        float &y = x[t][n][2 * h + e];
-                        y = gpu_exp2(apart ? gpu_product(y, mult) - base : gpu_fma(y, mult, -base));
-                        sum += y;
-                    }
-                const float l = me.l[t][h] + sum; // thousands of equal terms would all be rounded the same way
-                me.lost[t][h] += sum - (l - me.l[t][h]);
-                me.l[t][h] = l;
-            }
+                for (int e = 0; e < 2; e++) {
+                    float &y = x[0][n][2 * h + e];
+                    y = gpu_exp2(apart ? gpu_product(y, mult) - base : gpu_fma(y, mult, -base));
+                    sum += y;
+                }
+            me.add(0, h, sum);
+        }
     }
 
-    // ---- general, and careful: my wave's rows, by rolled loops ----
+    // ---- my wave's rows, by rolled loops ----
     static GPU_FN bool is_lost(shared &sh, int j)
     {
         return gpu_load<1>(sh.no_page, 0, j / 32)[0] >> (j % 32) & 1;
@@ -359,9 +225,8 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
         }
         gpu_block_barrier();
     }
-    static GPU_FN void rewrite_scores(shared &sh, const place &at, float (&x)[MT][NS][4], int step)
+    static GPU_FN void rewrite_scores(shared &sh, const place &at, scores &x, int step)
     {
-        static_assert(MT == 1, "the scratch has 16 rows");
         auto &s = sh.scratch[gpu_wave_id()];
         const int64_t k0 = (int64_t)step * BC;
         const int w0 = gpu_wave_id() * ROWS;
@@ -387,7 +252,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
             gpu_wave_barrier();
         }
     }
-    template <bool OUT, class A> static GPU_FN void exchange(A &s, float (&x)[MT][NS][4], int part)
+    template <bool OUT, class A> static GPU_FN void exchange(A &s, scores &x, int part)
     { // registers and the scratch
 #pragma unroll
         for (int n = 0; n < PART / 8; n++)
@@ -404,8 +269,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
     }
 
     // Dropout; and in a careful pass, which keys weigh and which are visible.
-    template <bool CAREFUL>
-    static GPU_FN void rewrite_weights(shared &sh, const place &at, float (&x)[MT][NS][4], int step)
+    template <bool CAREFUL> static GPU_FN void rewrite_weights(shared &sh, const place &at, scores &x, int step)
     {
         const int w0 = gpu_wave_id() * ROWS;
         const int64_t k0 = (int64_t)step * BC;
@@ -426,31 +290,29 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
             gpu_wave_barrier();
         }
 #pragma unroll
-        for (int t = 0; t < MT; t++)
+        for (int h = 0; h < 2; h++) {
+            const int row = row_of(0, h);
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int row = row_of(t, h);
+            for (int half = 0; half < 2; half++) {
+                uint32_t weighs = 0;
+                const uint32_t kept = drops ? gpu_load<1>(sh.kept, row, half)[0] : ~0u;
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    uint32_t weighs = 0;
-                    const uint32_t kept = drops ? gpu_load<1>(sh.kept, row, half)[0] : ~0u;
+                for (int n = 0; n < NS / 2; n++)
 #pragma unroll
-                    for (int n = 0; n < NS / 2; n++)
-#pragma unroll
-                        for (int e = 0; e < 2; e++) {
-                            float &y = x[t][NS / 2 * half + n][2 * h + e];
-                            if (!(kept >> column_of(n, e) & 1))
-                                y = 0;
-                            if (!(y <= 0))
-                                weighs |= 1u << column_of(n, e); // NaN does
-                        }
-                    if constexpr (CAREFUL) {
-                        weighs = gpu_or_quad(weighs);
-                        if (gpu_lane() % 4 == 0)
-                            gpu_store<1>(seen, row, half, gpu_vec<uint32_t, 1>{weighs});
+                    for (int e = 0; e < 2; e++) {
+                        float &y = x[0][NS / 2 * half + n][2 * h + e];
+                        if (!(kept >> column_of(n, e) & 1))
+                            y = 0;
+                        if (!(y <= 0))
+                            weighs |= 1u << column_of(n, e); // NaN does
                     }
+                if constexpr (CAREFUL) {
+                    weighs = gpu_or_quad(weighs);
+                    if (gpu_lane() % 4 == 0)
+                        gpu_store<1>(seen, row, half, gpu_vec<uint32_t, 1>{weighs});
                 }
             }
+        }
         if constexpr (!CAREFUL)
             return;
         gpu_wave_barrier();
@@ -475,7 +337,7 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
     }
 
     struct reader { // of a tile of V
-        gpu_swizzled<E, BC, D> &v;
+        keys &v;
         GPU_FN float read(int key, int column) const
         {
             return gpu_to_float(gpu_load<1>(v, key, column)[0]);
@@ -489,68 +351,21 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
     // ---- the end: lse, the division, O to memory. Is an element of it not settled? ----
     template <bool CAREFUL> static GPU_FN bool finish(shared &sh, const place &at, state &me, float shift, int pass)
     {
-        const auto &p = at.p;
-        const float keep = gpu_keep_scale(p), limit = gpu_overflow_of(p.o.type);
-        bool open = false;
-#pragma unroll
-        for (int t = 0; t < MT; t++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int row = row_of(t, h);
-                const float sum = gpu_wave_sum<4>(
-                    me.l[t][h] + (me.lost[t][h] - me.lost[t][h] == 0 ? me.lost[t][h] : 0.f)); // inf - inf
-                const gpu_row_end done(at.c, me.base[t][h], sum, me.top[t][h] > gpu_minus_infinity(), shift);
-                if (row < at.rows && !(sum < -gpu_minus_infinity()))
-                    open = true;
-                if (pass < 2 && row < at.rows && gpu_lane() % 4 == 0)
-                    done.store_lse(at.c, at.q0 + row, CAREFUL);
-                const float factor = done.factor * keep;
-                // A row whose own weights are NaN is NaN, and one without a weight 0, whatever they met in V.
-                if constexpr (CAREFUL)
-                    if (gpu_lane() % 4 == 0)
-                        gpu_store<1>(sh.other.careful.seen, row, 0,
-                                     gpu_vec<uint32_t, 1>{factor != factor ? 1u
-                                                          : factor == 0    ? 2u
-                                                                           : 0u});
-#pragma unroll
-                for (int n = 0; n < NO; n++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++) {
-                        float &y = me.o[t][n][2 * h + e];
-                        y = factor == 0 ? 0.f : y * factor;
-                        if (row < at.rows && column_of(n, e) < p.d_v)
-                            open |= !(gpu_abs(y) < limit);
-                    }
-            }
-        if constexpr (GENERAL) {
-            if (CAREFUL || p.o.type == KILN_FLOAT32 || !gpu_aligned_rows(p.o, sizeof(E))) {
-                const bool elements = store_elements<CAREFUL>(sh, at, me, limit, pass);
-                return CAREFUL ? elements : open || elements;
-            }
+        // A row whose own weights are NaN is NaN, and one without a weight 0, whatever they met in V.
+        const bool open = wave::divide(at, me, shift, pass, CAREFUL, [&](int row, float factor) {
+            if constexpr (CAREFUL)
+                if (gpu_lane() % 4 == 0)
+                    gpu_store<1>(sh.other.careful.seen, row, 0,
+                                 gpu_vec<uint32_t, 1>{factor != factor ? 1u
+                                                      : factor == 0    ? 2u
+                                                                       : 0u});
+        });
+        if (CAREFUL || at.p.o.type == KILN_FLOAT32 || !gpu_aligned_rows(at.p.o, sizeof(E))) {
+            const bool elements = store_elements<CAREFUL>(sh, at, me, gpu_overflow_of(at.p.o.type), pass);
+            return CAREFUL ? elements : open || elements;
         }
-        store_fast(sh, at, me);
+        wave::store_fast(sh.q, at, me);
         return open;
-    }
-    static GPU_FN void store_fast(shared &sh, const place &at, const state &me)
-    {
-        const int w0 = gpu_wave_id() * ROWS;
-        const gpu_rows<E> o(gpu_rows<E>(at.p.o, at.c.s.q_batch, at.c.head).from(at.c.s.q_row + at.q0));
-        gpu_block_barrier(); // everybody has read Q
-#pragma unroll
-        for (int t = 0; t < MT; t++)
-#pragma unroll
-            for (int n = 0; n < NO; n++)
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    gpu_store<2>(sh.q, row_of(t, h), column_of(n, 0),
-                                 gpu_from_floats<E>(gpu_vec<float, 2>{{me.o[t][n][2 * h], me.o[t][n][2 * h + 1]}}));
-        gpu_wave_barrier();
-#pragma unroll 4
-        for (int u = gpu_lane(); u < ROWS * D / 8; u += 32) {
-            const int row = w0 + u / (D / 8), col = u % (D / 8) * 8;
-            if (row < at.rows && col < at.p.d_v)
-                gpu_store<8>(o, row, col, gpu_load<8>(sh.q, row, col));
-        }
     }
     template <bool CAREFUL>
     static GPU_FN bool store_elements(shared &sh, const place &at, const state &me, float limit, int pass)
@@ -560,17 +375,14 @@ template <class E, int D, int MT, int WAVES, int BLOCKS, bool GENERAL> struct at
         bool open = false;
         gpu_wave_barrier();
         constexpr int CH = PART;
-        static_assert(MT == 1, "the scratch has 16 rows");
 #pragma unroll
         for (int c0 = 0; c0 < D; c0 += CH) {
 #pragma unroll
-            for (int t = 0; t < MT; t++)
+            for (int n = 0; n < CH / 8; n++)
 #pragma unroll
-                for (int n = 0; n < CH / 8; n++)
-#pragma unroll
-                    for (int h = 0; h < 2; h++)
-                        gpu_store<2>(s, 16 * t + gpu_lane() / 4 + 8 * h, column_of(n, 0),
-                                     gpu_vec<float, 2>{{me.o[t][c0 / 8 + n][2 * h], me.o[t][c0 / 8 + n][2 * h + 1]}});
+                for (int h = 0; h < 2; h++)
+                    gpu_store<2>(s, gpu_lane() / 4 + 8 * h, column_of(n, 0),
+                                 gpu_vec<float, 2>{{me.o[0][c0 / 8 + n][2 * h], me.o[0][c0 / 8 + n][2 * h + 1]}});
             gpu_wave_barrier();
 #pragma unroll 1
             for (int u = gpu_lane(); u < ROWS * CH; u += 32) {

@@ -60,7 +60,7 @@ struct wgmma_part {
 template <class E, int D, int DV, int BN, int NWG, int SLOTS, int QS, bool CAP = false> struct attention_forward_wgmma {
     using args = gpu_wgmma_args;
     static constexpr int WIDE = D > DV ? D : DV; // columns of the careful passes
-    using careful = attention_forward_mma<E, WIDE <= 64 ? 64 : WIDE <= 128 ? 128 : 256, 1, 4 * NWG, 1, true>;
+    using careful = attention_forward_mma<E, WIDE <= 64 ? 64 : WIDE <= 128 ? 128 : 256, 4 * NWG, 1>;
     static constexpr int BM = 64 * NWG, threads = 128 * (NWG + 1), blocks = 1, tile_q = BM, tile_k = BN;
     static constexpr int PRODUCER = NWG == 2   ? 40
                                     : NWG == 3 ? 32

@@ -192,7 +192,7 @@ GPU_FN void gpu_add_compensated(float &sum, float &lost, float alpha, float x)
 
 GPU_FN float gpu_abs(float x)
 {
-    return x < 0 ? -x : x;
+    return __builtin_fabsf(x);
 }
 GPU_FN bool gpu_is_finite(float x)
 {

@@ -26,11 +26,17 @@ template <class A> struct gpu_cursor {
         asm volatile("" : "+r"(p));
     }
 };
+// Moved by constants that leave the permutation what it is, or make it an exclusive or.
+template <int DR, int DC, class A> GPU_FN uint32_t gpu_moved(const gpu_cursor<A> &at)
+{
+    constexpr int piece = DC / A::V;
+    static_assert(DR % 8 == 0 && DC % A::V == 0 && A::cols % 64 == 0, "whole pieces of rows of whole 128 bytes");
+    return (at.p ^ (piece % 8 * 16)) + piece / 8 * 128 + DR * A::cols * (16 / A::V);
+}
 template <bool TRANS, int DR, int DC, class A> GPU_FN void gpu_ldmatrix(uint32_t (&x)[4], const gpu_cursor<A> &at)
 {
-    static_assert(DR % 8 == 0 && DC % 16 == 0, "the permutation is the same, or an exclusive or");
-    constexpr int piece = DC / A::V;
-    const uint32_t p = (at.p ^ (piece % 8 * 16)) + piece / 8 * 128 + DR * A::cols * (16 / A::V);
+    static_assert(DC % 16 == 0, "two tiles side by side");
+    const uint32_t p = gpu_moved<DR, DC>(at);
     if constexpr (TRANS)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -41,6 +47,11 @@ template <bool TRANS, int DR, int DC, class A> GPU_FN void gpu_ldmatrix(uint32_t
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                      : "r"(p)
                      : "memory");
+}
+
+template <int DR, int DC, class A> GPU_FN void gpu_store_pair(const gpu_cursor<A> &at, uint32_t x)
+{
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(gpu_moved<DR, DC>(at)), "r"(x) : "memory");
 }
 
 template <class E> GPU_FN uint32_t gpu_pair(float lo, float hi)

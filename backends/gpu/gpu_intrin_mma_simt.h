@@ -76,6 +76,15 @@ GPU_FN void gpu_ldmatrix(uint32_t (&x)[4], const gpu_cursor<A> &cursor GPU_AT)
     simt_shared_count(p, 16, false, gpu_at);
 }
 
+template <int DR, int DC, class T, int R, int C>
+GPU_FN void gpu_store_pair(const gpu_cursor<gpu_swizzled<T, R, C>> &cursor, uint32_t x GPU_AT)
+{
+    static_assert(sizeof(T) == 2 && DR % 8 == 0 && DC % 8 == 0, "as the hardware's");
+    gpu_vec<T, 2> pair;
+    pair[0].bits = (uint16_t)x, pair[1].bits = (uint16_t)(x >> 16);
+    gpu_store<2>(cursor.m, cursor.r + DR, cursor.c + DC, pair GPU_LINE);
+}
+
 template <class E> GPU_FN uint32_t gpu_pair(float lo, float hi)
 {
     return gpu_from_float<E>(lo).bits | (uint32_t)gpu_from_float<E>(hi).bits << 16;

@@ -15,6 +15,7 @@
 //   gpu_ldmatrix<TRANS, DR, DC>(x, cursor)    four 8 x 8 tiles; lane l gives row number l % 8 of tile l / 8 by its cursor moved
 //                                             by the constants DR (of 8) and DC (of 16), which stands at column 0 or 8, and gets
 //                                             of tile i in x[i] the elements 2t, 2t+1 of row g (TRANS: of column g)
+//   gpu_store_pair<DR, DC>(cursor, x)         writes the two elements in x where a cursor at a column below 8 stands, moved likewise
 //   gpu_pair<E>(lo, hi)                       two floats, rounded, in a register
 #pragma once
 #include "gpu_swizzled.h"
