@@ -134,7 +134,8 @@ struct attention_forward_mma_plain : attention_forward_mma_wave<E, D, MT, WAVES>
         gpu_copy_commit();
         const auto advance = [&]() { // to the next stage
             gpu_copy_wait_groups<0>();
-            gpu_block_barrier(); // it is there, and nobody needs the one before it (AHEAD: the one before that)
+            // It is there, and nobody needs the one before it (AHEAD: the one before that).
+            gpu_block_barrier_apart<wave::threads>();
             const int next = slot == SLOTS - 1 ? 0 : slot + 1;
             if (step + 2 < end)
                 fetch(sh.slot(next == SLOTS - 1 ? 0 : next + 1));

@@ -37,6 +37,11 @@ template <class E> GPU_FN void gpu_mma(float (&d)[4], const uint32_t (&a)[4], ui
     simt_arrive(&op);
 }
 
+template <int THREADS> GPU_FN void gpu_block_barrier_apart(GPU_HERE)
+{
+    simt_block_barrier(gpu_at, "block barrier", false);
+}
+
 // The rows are read by some lane of the wave: its own is not the one whose address it gives.
 template <class A> struct gpu_cursor {
     A &m;

@@ -17,6 +17,7 @@
 //                                             of tile i in x[i] the elements 2t, 2t+1 of row g (TRANS: of column g)
 //   gpu_store_pair<DR, DC>(cursor, x)         writes the two elements in x where a cursor at a column below 8 stands, moved likewise
 //   gpu_pair<E>(lo, hi)                       two floats, rounded, in a register
+//   gpu_block_barrier_apart<THREADS>()        a block barrier that waves may come to at different places of the code
 #pragma once
 #include "gpu_swizzled.h"
 
