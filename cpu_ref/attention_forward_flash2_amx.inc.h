@@ -11,10 +11,11 @@
  * A row's bits depend on its q and the keys it sees only.
  * Rounds: as many KV heads at a time as AMX_PACKED_BYTES take (never less than one). Tasks of some tiles of queries go
  *  through the keys, a super-block that fits the second-level cache at a time. The keys of all heads are packed first; or,
- *  where heads can be dealt evenly to the workers, by the first task of each head, a super-block when it comes to it: some
- *  workers load memory while others multiply. A worker that draws a task whose head is not packed yet keeps it for a second
- *  loop and stops; nobody waits. Where a head has one task, its keys are packed to a place of its worker.
- * Workspace: keys·(d + d_v)·2 of those heads, keys a multiple of AMX_BLOCK and d, d_v of 32; 8·batch·heads_k; and 0.7 MB a
+ *  where each worker gets a head or more, by the first task of each head, a super-block when it comes to it: some
+ *  workers load memory while others multiply. A task that is drawn before its head is packed is left to wait there, and
+ *  whoever asks for a task later takes it; nobody waits. Where a head has one task, its keys are packed to a place of its
+ *  worker.
+ * Workspace: keys·(d + d_v)·2 of those heads, keys a multiple of AMX_BLOCK and d, d_v of 32; 32·batch·heads_k; and 0.7 MB a
  *  worker at d = 128 (amx_worker_bytes).
  * Traffic, one head, N queries and keys, Br = rows of a task: 2·N·d·e (q, o) + 8·N·d (packing) + 4·N·d·ceil(N/Br).
  * FLOPs: 4·N²·d + 3·N²; half of it if causal, plus half a unit of 32 keys a tile.
@@ -27,6 +28,7 @@
 enum {
     AMX_TILES = 16,      /* most tiles of a task */
     AMX_SUPER = 4,       /* blocks of a super-block */
+    AMX_TILES_LEAST = 4, /* and least, of the last ones */
     AMX_LEAST_ROWS = 64, /* of a KV head */
     AMX_MOST_COLUMNS = 256
 };
@@ -44,19 +46,28 @@ typedef struct amx_tile {
     bool begun, ended;  /* q is packed; o is written */
 } amx_tile;
 
+/* How far a KV head is. */
+typedef struct amx_head {
+    int64_t begun;   /* tasks */
+    int64_t waiting; /* tasks that were drawn before it was packed */
+    bool packed;
+} amx_head;
+
 typedef struct amx_call {
     attention_call call;
-    int64_t group;            /* query heads of one KV head */
-    int64_t steps_k, steps_v; /* d and d_v in 32s, rounded up */
-    int64_t tiles, tasks_a_head;
+    int64_t group;               /* query heads of one KV head */
+    int64_t steps_k, steps_v;    /* d and d_v in 32s, rounded up */
+    int64_t tiles, tasks_a_head; /* of a task; of the longest head */
+    int64_t tiles_a_head;
+    bool taper;    /* tasks grow smaller in the end */
     bool owned;    /* the first task of each head packs its keys */
     bool together; /* and is the only one: packs to a place of its worker */
     float c;       /* |scale|·log2 e */
     uint16_t sign; /* of the scale: turns q */
     kiln_cpu_queue *queue;
+    kiln_cpu_queue *waiting;        /* tasks of all heads that wait */
+    amx_head *heads;                /* [batch·heads_k] */
     int64_t *first_block;           /* [batch·heads_k + 1]: blocks before those of each KV head */
-    bool *packed;                   /* [batch·heads_k], if owned: keys are packed */
-    int64_t *postponed;             /* of each worker: a task whose keys were not, or -1 */
     int64_t begin_head, end_head;   /* of this round, batch entry by batch entry */
     int64_t capacity, worker_bytes; /* blocks packed at a time */
     amx_marks *marks;               /* [capacity] */
@@ -155,9 +166,9 @@ static size_t amx_layout(amx_call *f, const kiln_attention_problem *p, char *wor
     int64_t used = 0;
     f->worker_bytes = amx_worker_place(f, NULL, &unused);
     f->queue = amx_take(workspace, &used, sizeof(kiln_cpu_queue));
+    f->waiting = amx_take(workspace, &used, sizeof(kiln_cpu_queue));
+    f->heads = amx_take(workspace, &used, heads * (int64_t)sizeof(amx_head));
     f->first_block = amx_take(workspace, &used, (heads + 1) * (int64_t)sizeof(int64_t));
-    f->packed = amx_take(workspace, &used, heads * (int64_t)sizeof(bool));
-    f->postponed = amx_take(workspace, &used, workers * (int64_t)sizeof(int64_t));
     f->marks = amx_take(workspace, &used, f->capacity * (int64_t)sizeof(amx_marks));
     f->k = amx_take_phase(workspace, &used, f->capacity * block_k, PHASE_K);
     f->v = amx_take_phase(workspace, &used, f->capacity * block_v, PHASE_V);
@@ -218,10 +229,10 @@ typedef struct amx_task {
     int64_t first; /* block of the workspace that holds the first keys */
     amx_worker_memory *w;
     int64_t super, tile, block, end; /* where the walk stands: super-block, tile, block, end of all */
-    bool *packed;                    /* of the KV head, if the task is its owner; else NULL */
+    amx_head *owned;                 /* the KV head, if the task packs its keys; else NULL */
     int64_t unpacked;                /* first block that the owner has yet to pack */
     amx_ahead q_ahead, o_ahead;
-    int64_t ahead_super, ahead_line; /* packed keys: super-block, and how many lines of it were prefetched */
+    int64_t ahead_super, ahead_line; /* keys: super-block, and how many lines (owner: rows) of it were prefetched */
     bool again;                      /* see tile_end() */
 } amx_task;
 
@@ -379,12 +390,12 @@ static bool amx_item_is_last(const amx_item *item)
 static void amx_task_pack(amx_task *task, int64_t end)
 {
     const int64_t all = amx_blocks(task->seq.seqlen_k);
-    if (task->packed == NULL || task->unpacked >= end)
+    if (task->owned == NULL || task->unpacked >= end)
         return;
     for (end = end < all ? end : all; task->unpacked < end; task->unpacked++)
         amx_pack_block(task->f, &task->seq, task->head_k, task->unpacked, task->first + task->unpacked);
     if (task->unpacked == all)
-        __atomic_store_n(task->packed, true, __ATOMIC_RELEASE);
+        __atomic_store_n(&task->owned->packed, true, __ATOMIC_SEQ_CST);
 }
 
 /* The next item: super-block by super-block, tile by tile, block by block. False at the end. */
@@ -515,18 +526,41 @@ static void amx_slot_values(const amx_task *task, const amx_item *item, int64_t 
     slot->fresh = item->tile->fresh;
 }
 
-/* A share of the packed keys of the next super-block, which the first tile would wait for: they come from a cache that all
- * share, or from memory. A line of each a group is all of them where a task has AMX_TILES tiles
- * and d is d_v. */
+/* A slot's share of the keys of the next super-block, which an owner is to pack: the last rows are there when the last tile
+ * has done with this one. (Strided ones are not worth it.) */
+static void amx_rows_ahead(amx_task *task, int64_t super)
+{
+    const kiln_attention_problem *p = task->f->call.p;
+    const int64_t first = super * AMX_BLOCK, last = first + AMX_SUPER * AMX_BLOCK;
+    const int64_t end = last < task->seq.seqlen_k ? last : task->seq.seqlen_k;
+    if (p->k.stride[3] != 1 || p->v.stride[3] != 1)
+        return;
+    for (int64_t n = (32 + task->tiles - 1) / task->tiles; n > 0 && first + task->ahead_line < end; n--) {
+        const int64_t key = first + task->ahead_line++;
+        const char *k = key_row(p, &p->k, &task->seq, task->head_k, key);
+        const char *v = key_row(p, &p->v, &task->seq, task->head_k, key);
+        for (int64_t at = 0; at < 2 * p->d; at += 64)
+            __builtin_prefetch(k + at, 0, 2);
+        for (int64_t at = 0; at < 2 * p->d_v; at += 64)
+            __builtin_prefetch(v + at, 0, 2);
+    }
+}
+
+/* A slot's share of the packed keys of the next super-block, which the first tile would wait for: they come from a cache that
+ * all share, or from memory. A line of each a group is all of them where a task has AMX_TILES tiles and d is d_v. */
 static void amx_slot_keys_ahead(amx_task *task, int64_t steps, amx_slot *slot)
 {
     const amx_call *f = task->f;
     const int64_t super = task->super + AMX_SUPER;
-    if (task->packed != NULL || super >= task->end)
+    if (super >= task->end)
         return;
     if (task->ahead_super != super) {
         task->ahead_super = super;
         task->ahead_line = 0;
+    }
+    if (task->owned != NULL) {
+        amx_rows_ahead(task, super);
+        return;
     }
     const int64_t blocks = task->end - super < AMX_SUPER ? task->end - super : AMX_SUPER;
     const int64_t lines = blocks * AMX_BLOCK * (f->steps_k < f->steps_v ? f->steps_k : f->steps_v);
@@ -646,20 +680,25 @@ static void amx_task_items(amx_task *task)
     amx_item_end(task, &last, w->p[!p], held);
 }
 
-/* Tiles [index·tiles, ...) of a KV head, if the sequence is that long; `first`: block of the workspace with its first keys,
- * which the task packs if it is the `owner`. True: see tile_end(). */
-static bool amx_run_task(const amx_call *f, int64_t head, int64_t index, int64_t first, bool owner,
+/* Tiles of a KV head, if the sequence is that long. */
+typedef struct amx_part {
+    int64_t tile, end;
+} amx_part;
+
+/* Computes a part; `first`: block of the workspace with the first keys of the head, which the task packs if it is the
+ * `owner`. True: see tile_end(). */
+static bool amx_run_task(const amx_call *f, int64_t head, amx_part part, int64_t first, bool owner,
                          amx_worker_memory *w)
 {
     const kiln_attention_problem *p = f->call.p;
     amx_task task = {.f = f, .head_k = head % p->heads_k, .first = first, .w = w};
     task.seq = kiln_sequence_of(p, head / p->heads_k);
-    const int64_t rows = task.seq.seqlen_q * f->group, row = index * f->tiles * AMX_LANES;
+    const int64_t rows = task.seq.seqlen_q * f->group;
     task.super = INT64_MAX;
-    task.packed = owner ? &f->packed[head] : NULL;
-    for (; task.tiles < f->tiles && row + task.tiles * AMX_LANES < rows; task.tiles++) {
+    task.owned = owner ? &f->heads[head] : NULL;
+    for (; part.tile < part.end && part.tile * AMX_LANES < rows; part.tile++, task.tiles++) {
         amx_tile *t = &w->tiles[task.tiles];
-        amx_tile_begin(&task, t, row + task.tiles * AMX_LANES);
+        amx_tile_begin(&task, t, part.tile * AMX_LANES);
         int64_t begin = t->lanes.begin_any / AMX_BLOCK, end = amx_blocks(t->lanes.end_any);
         task.super = begin < task.super ? begin : task.super;
         task.end = end > task.end ? end : task.end;
@@ -674,39 +713,84 @@ static bool amx_run_task(const amx_call *f, int64_t head, int64_t index, int64_t
     return task.again;
 }
 
-/* Task t of a round: long ones (late rows, under a causal mask) first. The first ones are owners. False if it may not run
- * yet. */
-static bool amx_worker_task(const amx_call *f, int64_t t, int32_t worker, amx_worker_memory *w)
+/* Tiles of a task when `left` of its head are: fewer in the end, so that workers end together. */
+static int64_t amx_task_tiles(const amx_call *f, int64_t left)
 {
-    const int64_t heads = f->end_head - f->begin_head;
-    const int64_t head = f->begin_head + t % heads, index = f->tasks_a_head - 1 - t / heads;
-    const int64_t first =
-        f->together ? worker * amx_blocks(f->call.p->seqlen_k) : f->first_block[head] - f->first_block[f->begin_head];
-    const bool owner = f->owned && t < heads;
-    if (f->owned && !owner && !__atomic_load_n(&f->packed[head], __ATOMIC_ACQUIRE))
-        return false;
-    if (amx_run_task(f, head, index, first, owner, w)) {
-        amx_call shrunk = *f;
-        shrunk.call = shrunk_call(&f->call);
-        (void)amx_run_task(&shrunk, head, index, first, false, w);
+    int64_t n = f->tiles;
+    if (f->taper && left <= 2 * f->tiles)
+        n = left > f->tiles ? n / 2 : n / 4;
+    n = n < AMX_TILES_LEAST && n < f->tiles ? AMX_TILES_LEAST : n;
+    return n < left ? n : left;
+}
+
+/* Task `index` of a head, whose last rows come first: they are the longest ones under a causal mask. */
+static amx_part amx_task_part(const amx_call *f, int64_t index)
+{
+    int64_t end = f->tiles_a_head;
+    for (; index > 0; index--)
+        end -= amx_task_tiles(f, end);
+    return (amx_part){end - amx_task_tiles(f, end), end};
+}
+
+/* A head that is packed and has a task that waits, or -1. */
+static int64_t amx_draw_waiting(const amx_call *f)
+{
+    if (__atomic_load_n(&f->waiting->next, __ATOMIC_SEQ_CST) == 0)
+        return -1;
+    for (int64_t i = f->begin_head; i < f->end_head; i++) {
+        amx_head *head = &f->heads[i];
+        if (!__atomic_load_n(&head->packed, __ATOMIC_SEQ_CST))
+            continue;
+        int64_t n = __atomic_load_n(&head->waiting, __ATOMIC_SEQ_CST);
+        while (n > 0)
+            if (__atomic_compare_exchange_n(&head->waiting, &n, n - 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+                __atomic_sub_fetch(&f->waiting->next, 1, __ATOMIC_SEQ_CST);
+                return i;
+            }
     }
-    return true;
+    return -1;
+}
+
+/* The head of the next task that may run, or -1: no more for this worker. First one of each head, the owners, then the others.
+ * What waits is never forgotten: who left it there, and who packs the head, both ask again after that. */
+static int64_t amx_draw(const amx_call *f, bool *owner)
+{
+    const int64_t heads = f->end_head - f->begin_head, count = heads * f->tasks_a_head;
+    for (;;) {
+        int64_t i = amx_draw_waiting(f);
+        *owner = false;
+        if (i >= 0)
+            return i;
+        const int64_t t = kiln_cpu_next(f->queue);
+        if (t >= count)
+            return -1;
+        i = f->begin_head + t % heads;
+        *owner = f->owned && t < heads;
+        if (*owner || __atomic_load_n(&f->heads[i].packed, __ATOMIC_SEQ_CST))
+            return i;
+        __atomic_add_fetch(&f->heads[i].waiting, 1, __ATOMIC_SEQ_CST);
+        __atomic_add_fetch(&f->waiting->next, 1, __ATOMIC_SEQ_CST);
+    }
 }
 
 static void amx_worker(void *arg, int32_t worker)
 {
     const amx_call *f = arg;
-    const int64_t count = (f->end_head - f->begin_head) * f->tasks_a_head;
     const amx_config saved = amx_enter();
     amx_worker_memory w;
     (void)amx_worker_place(f, f->memory + worker * f->worker_bytes, &w);
-    int64_t t = f->postponed[worker];
-    f->postponed[worker] = -1;
-    for (t = t < 0 ? kiln_cpu_next(f->queue) : t; t < count; t = kiln_cpu_next(f->queue))
-        if (!amx_worker_task(f, t, worker, &w)) {
-            f->postponed[worker] = t;
-            break;
+    bool owner;
+    for (int64_t head; (head = amx_draw(f, &owner)) >= 0;) {
+        const amx_part part =
+            amx_task_part(f, __atomic_fetch_add(&f->heads[head].begun, 1, __ATOMIC_RELAXED)); /* the owner's: 0 */
+        const int64_t first = f->together ? worker * amx_blocks(f->call.p->seqlen_k)
+                                          : f->first_block[head] - f->first_block[f->begin_head];
+        if (amx_run_task(f, head, part, first, owner, &w)) {
+            amx_call shrunk = *f;
+            shrunk.call = shrunk_call(&f->call);
+            (void)amx_run_task(&shrunk, head, part, first, false, &w);
         }
+    }
     amx_leave(saved);
 }
 
@@ -714,16 +798,10 @@ static void amx_worker(void *arg, int32_t worker)
 static void amx_run_tasks(const kiln_cpu *cpu, amx_call *f, int32_t workers)
 {
     f->queue->next = 0;
+    f->waiting->next = 0;
     for (int64_t head = f->begin_head; head < f->end_head; head++)
-        f->packed[head] = false;
-    for (int32_t i = 0; i < workers; i++)
-        f->postponed[i] = -1;
+        f->heads[head] = (amx_head){.packed = !f->owned};
     kiln_cpu_parallel(cpu, workers, amx_worker, f);
-    bool left = f->queue->next < (f->end_head - f->begin_head) * f->tasks_a_head;
-    for (int32_t i = 0; i < workers; i++)
-        left |= f->postponed[i] >= 0;
-    if (left) /* all owners are done */
-        kiln_cpu_parallel(cpu, workers, amx_worker, f);
 }
 
 static int64_t amx_longest_rows(const amx_call *f)
@@ -736,10 +814,14 @@ static int64_t amx_longest_rows(const amx_call *f)
     return longest;
 }
 
-/* Can heads be dealt to the workers without much of a rest? */
-static bool amx_even(int64_t heads, int64_t workers)
+/* Do the first rows take as long as the last? */
+static bool amx_rows_alike(const kiln_attention_problem *p)
 {
-    return workers == 1 || (heads >= workers && heads % workers == 0) || heads >= 4 * workers;
+    const kiln_sequence seq = kiln_sequence_of(p, 0);
+    if (seq.seqlen_q == 0)
+        return false;
+    const kiln_key_range low = kiln_visible_keys(p, &seq, 0), high = kiln_visible_keys(p, &seq, seq.seqlen_q - 1);
+    return 2 * (low.end - low.begin) > high.end - high.begin;
 }
 
 static void flash2_amx_run(const kiln_cpu *cpu, const kiln_problem *problem, void *workspace, int32_t workers)
@@ -755,18 +837,21 @@ static void flash2_amx_run(const kiln_cpu *cpu, const kiln_problem *problem, voi
         f.first_block[i + 1] = f.first_block[i] + amx_blocks(kiln_sequence_of(p, i / p->heads_k).seqlen_k);
 
     const int64_t tiles = (amx_longest_rows(&f) + AMX_LANES - 1) / AMX_LANES;
+    f.tiles_a_head = tiles;
     const int64_t spread = tiles * heads / (4 * (int64_t)workers); /* then nobody waits long for the last one */
     /* few tiles a head, several heads for every worker: packed keys stay near */
-    f.together = tiles <= AMX_TILES && workers * amx_blocks(p->seqlen_k) <= f.capacity && amx_even(heads, workers) &&
-                 (workers == 1 || heads >= 2 * (int64_t)workers);
+    f.together = tiles <= AMX_TILES && workers * amx_blocks(p->seqlen_k) <= f.capacity &&
+                 (workers == 1 || heads >= 4 * (int64_t)workers);
     f.tiles = f.together || spread > AMX_TILES ? AMX_TILES : spread < 1 ? 1 : spread;
-    f.tasks_a_head = (tiles + f.tiles - 1) / f.tiles;
+    f.taper = !f.together && workers > 1 && f.tiles >= 2 * AMX_TILES_LEAST && amx_rows_alike(p);
+    for (int64_t left = tiles; left > 0; left -= amx_task_tiles(&f, left))
+        f.tasks_a_head++;
     while (f.end_head < heads) {
         f.begin_head = f.end_head;
         while (f.end_head < heads && f.first_block[f.end_head + 1] - f.first_block[f.begin_head] <= f.capacity)
             f.end_head++;
         f.queue->next = 0;
-        f.owned = f.together || amx_even(f.end_head - f.begin_head, workers);
+        f.owned = f.together || f.end_head - f.begin_head >= workers;
         if (!f.owned)
             kiln_cpu_parallel(cpu, workers, amx_pack_worker, &f);
         amx_run_tasks(cpu, &f, workers);
