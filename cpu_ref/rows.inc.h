@@ -7,7 +7,10 @@
 #ifndef KILN_CPU_REF_ROWS_INC_H
 #define KILN_CPU_REF_ROWS_INC_H
 
-enum { ROWS_WORKER_ELEMENTS = 16384 }; /* with less to do, another worker costs more than it brings */
+enum {
+    ROWS_WORKER_ELEMENTS = 16384, /* with less to do, another worker costs more than it brings */
+    ROWS_SHARES = 16              /* most that a worker draws, if all are equally fast */
+};
 
 /* Strided elements, side by side in `to`, bit for bit. */
 static void rows_gather(void *to, const char *from, int32_t type, int64_t stride, int count)
@@ -59,20 +62,20 @@ static void rows_store(char *to, int32_t type, int64_t stride, int count, const 
 }
 
 /* Tasks [0, count) in contiguous shares of equal size, one a worker: all tasks cost the same, and in a second loop over
- * the same tasks a worker meets what it has in its cache. */
+ * the same tasks a worker meets what it has in its cache. Or in more shares than that, which workers draw: where what they have
+ * in their caches is no use any more, and they may not be equally fast. */
 typedef struct rows_loop {
+    kiln_cpu_queue queue;
     void (*share)(void *arg, int32_t worker, int64_t begin, int64_t end);
     void (*task)(void *arg, int64_t task);
     void *arg;
-    int64_t count;
-    int32_t workers;
+    int64_t count, shares;
 } rows_loop;
 
-static void rows_worker(void *arg, int32_t worker)
+static void rows_share(const rows_loop *loop, int32_t worker, int64_t number)
 {
-    const rows_loop *loop = arg;
-    int64_t share = loop->count / loop->workers, more = loop->count % loop->workers;
-    int64_t begin = share * worker + (worker < more ? worker : more), end = begin + share + (worker < more);
+    int64_t share = loop->count / loop->shares, more = loop->count % loop->shares;
+    int64_t begin = share * number + (number < more ? number : more), end = begin + share + (number < more);
     if (loop->share)
         loop->share(loop->arg, worker, begin, end);
     else
@@ -80,19 +83,44 @@ static void rows_worker(void *arg, int32_t worker)
             loop->task(loop->arg, task);
 }
 
+static void rows_worker(void *arg, int32_t worker)
+{
+    rows_share(arg, worker, worker);
+}
+
+static void rows_drawing_worker(void *arg, int32_t worker)
+{
+    rows_loop *loop = arg;
+    for (int64_t number; (number = kiln_cpu_next(&loop->queue)) < loop->shares;)
+        rows_share(loop, worker, number);
+}
+
 static void rows_parallel(const kiln_cpu *cpu, int32_t workers, int64_t count, void (*task)(void *arg, int64_t task),
                           void *arg)
 {
-    rows_loop loop = {NULL, task, arg, count, count < workers ? (int32_t)count : workers};
-    kiln_cpu_parallel(cpu, loop.workers, rows_worker, &loop);
+    rows_loop loop = {.task = task, .arg = arg, .count = count, .shares = count < workers ? count : workers};
+    kiln_cpu_parallel(cpu, (int32_t)loop.shares, rows_worker, &loop);
 }
 
 /* The same for a body that takes a whole share at a time. */
 static void rows_parallel_shares(const kiln_cpu *cpu, int32_t workers, int64_t count,
                                  void (*share)(void *arg, int32_t worker, int64_t begin, int64_t end), void *arg)
 {
-    rows_loop loop = {share, NULL, arg, count, count < workers ? (int32_t)count : workers};
-    kiln_cpu_parallel(cpu, loop.workers, rows_worker, &loop);
+    rows_loop loop = {.share = share, .arg = arg, .count = count, .shares = count < workers ? count : workers};
+    kiln_cpu_parallel(cpu, (int32_t)loop.shares, rows_worker, &loop);
+}
+
+/* The same in shares that workers draw, of `least` tasks or more. */
+static void rows_parallel_drawn(const kiln_cpu *cpu, int32_t workers, int64_t count, int64_t least,
+                                void (*share)(void *arg, int32_t worker, int64_t begin, int64_t end), void *arg)
+{
+    const int64_t most = count / least, wanted = workers > 1 ? ROWS_SHARES * (int64_t)workers : 1;
+    if (most <= workers) {
+        rows_parallel_shares(cpu, workers, count, share, arg);
+        return;
+    }
+    rows_loop loop = {.share = share, .arg = arg, .count = count, .shares = most < wanted ? most : wanted};
+    kiln_cpu_parallel(cpu, workers, rows_drawing_worker, &loop);
 }
 
 /* How many of the workers are worth their cost for that many elements. Changes no bit. */

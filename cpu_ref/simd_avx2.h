@@ -186,14 +186,22 @@ VF_INLINE void vf_transpose(vf *r)
 }
 
 /* Pairs and pairs of pairs within the 128-bit halves, then the halves. */
-VF_INLINE vf vf_hsum_each(const vf *r)
+VF_INLINE vf vf_join_each_(const vf *r, vf (*join)(vf, vf))
 {
     __m256 t[4], u[2];
     UNROLL for (int i = 0; i < 4; i++) t[i] =
-        _mm256_add_ps(_mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]), _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+        join(_mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]), _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]));
     UNROLL for (int i = 0; i < 2; i++) u[i] =
-        _mm256_add_ps(_mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44), _mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
-    return _mm256_add_ps(_mm256_permute2f128_ps(u[0], u[1], 0x20), _mm256_permute2f128_ps(u[0], u[1], 0x31));
+        join(_mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44), _mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
+    return join(_mm256_permute2f128_ps(u[0], u[1], 0x20), _mm256_permute2f128_ps(u[0], u[1], 0x31));
+}
+VF_INLINE vf vf_hsum_each(const vf *r)
+{
+    return vf_join_each_(r, vf_add);
+}
+VF_INLINE vf vf_hmax_each(const vf *r)
+{
+    return vf_join_each_(r, vf_max);
 }
 
 VF_INLINE vf vf_widen_(__m128i h, int32_t type)
@@ -281,6 +289,19 @@ VF_INLINE vf vw_top(vw x, int32_t type)
 {
     return vf_max(vf_widen_(_mm256_castsi256_si128(x), type), vf_widen_(_mm256_extracti128_si256(x, 1), type));
 }
+VF_INLINE vf vw_join_(vf x, vf y)
+{
+    return _mm256_castsi256_ps(_mm256_max_epi16(_mm256_castps_si256(x), _mm256_castps_si256(y)));
+}
+VF_INLINE vf vw_top_each(const vw *r, int32_t type)
+{
+    vf lane[8];
+    UNROLL for (int i = 0; i < 8; i++) lane[i] = _mm256_castsi256_ps(r[i]);
+    __m256i pair = _mm256_castps_si256(vf_join_each_(lane, vw_join_));
+    __m256i top = _mm256_srai_epi32(_mm256_slli_epi32(_mm256_max_epi16(pair, _mm256_srli_epi32(pair, 16)), 16), 16);
+    top = _mm256_permute4x64_epi64(_mm256_packs_epi32(top, top), 0x08);
+    return vf_widen_(_mm256_castsi256_si128(top), type);
+}
 
 VF_INLINE void vf_pause(void)
 {
@@ -290,7 +311,7 @@ VF_INLINE void vf_pause(void)
 #define VF_STREAMS 1
 VF_INLINE void vf_stream_line(void *to, const void *from)
 {
-    __m256i low = _mm256_load_si256(from), high = _mm256_load_si256((const __m256i *)from + 1);
+    __m256i low = _mm256_loadu_si256(from), high = _mm256_loadu_si256((const __m256i *)from + 1);
     _mm256_stream_si256(to, low);
     _mm256_stream_si256((__m256i *)to + 1, high);
 }

@@ -192,20 +192,29 @@ VF_INLINE void vf_transpose(vf *r)
     }
 }
 
-/* Pairs and pairs of pairs within the 128-bit parts, then the parts of pairs of vectors, twice. */
-VF_INLINE vf vf_hsum_each(const vf *r)
+/* Lane i = the lanes of r[i] joined by `join`: pairs and pairs of pairs within the 128-bit parts, then the parts of pairs of
+ * vectors, twice. */
+VF_INLINE vf vf_join_each_(const vf *r, vf (*join)(vf, vf))
 {
     __m512 t[8], u[4], v[2];
     UNROLL for (int i = 0; i < 8; i++) t[i] =
-        _mm512_add_ps(_mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]), _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+        join(_mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]), _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]));
     UNROLL for (int i = 0; i < 4; i++)
     {
         __m512d a = _mm512_castps_pd(t[2 * i]), b = _mm512_castps_pd(t[2 * i + 1]);
-        u[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+        u[i] = join(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
     }
-    UNROLL for (int i = 0; i < 2; i++) v[i] = _mm512_add_ps(_mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0x88),
-                                                            _mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0xdd));
-    return _mm512_add_ps(_mm512_shuffle_f32x4(v[0], v[1], 0x88), _mm512_shuffle_f32x4(v[0], v[1], 0xdd));
+    UNROLL for (int i = 0; i < 2; i++) v[i] =
+        join(_mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0x88), _mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0xdd));
+    return join(_mm512_shuffle_f32x4(v[0], v[1], 0x88), _mm512_shuffle_f32x4(v[0], v[1], 0xdd));
+}
+VF_INLINE vf vf_hsum_each(const vf *r)
+{
+    return vf_join_each_(r, vf_add);
+}
+VF_INLINE vf vf_hmax_each(const vf *r)
+{
+    return vf_join_each_(r, vf_max);
 }
 
 VF_INLINE vf vf_widen_(__m256i h, int32_t type)
@@ -295,6 +304,17 @@ VF_INLINE vf vw_top(vw x, int32_t type)
 {
     return vf_max(vf_widen_(_mm512_castsi512_si256(x), type), vf_widen_(_mm512_extracti64x4_epi64(x, 1), type));
 }
+VF_INLINE vf vw_join_(vf x, vf y)
+{
+    return _mm512_castsi512_ps(_mm512_max_epi16(_mm512_castps_si512(x), _mm512_castps_si512(y)));
+}
+VF_INLINE vf vw_top_each(const vw *r, int32_t type)
+{
+    vf lane[16];
+    UNROLL for (int i = 0; i < 16; i++) lane[i] = _mm512_castsi512_ps(r[i]);
+    __m512i pair = _mm512_castps_si512(vf_join_each_(lane, vw_join_));
+    return vf_widen_(_mm512_cvtepi32_epi16(_mm512_max_epi16(pair, _mm512_srli_epi32(pair, 16))), type);
+}
 
 VF_INLINE void vf_pause(void)
 {
@@ -304,7 +324,7 @@ VF_INLINE void vf_pause(void)
 #define VF_STREAMS 1
 VF_INLINE void vf_stream_line(void *to, const void *from)
 {
-    _mm512_stream_si512(to, _mm512_load_si512(from));
+    _mm512_stream_si512(to, _mm512_loadu_si512(from));
 }
 VF_INLINE void vf_stream_fence(void)
 {

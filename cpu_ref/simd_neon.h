@@ -188,6 +188,10 @@ VF_INLINE vf vf_hsum_each(const vf *r)
 {
     return vpaddq_f32(vpaddq_f32(r[0], r[1]), vpaddq_f32(r[2], r[3]));
 }
+VF_INLINE vf vf_hmax_each(const vf *r)
+{
+    return vpmaxq_f32(vpmaxq_f32(r[0], r[1]), vpmaxq_f32(r[2], r[3])); /* of maxima, which are not NaN */
+}
 
 /* Squares of 2x2, then the square of them. */
 VF_INLINE void vf_transpose(vf *r)
@@ -304,6 +308,13 @@ VF_INLINE vf vw_top(vw x, int32_t type)
 {
     uint16x8_t u = vreinterpretq_u16_s16(x);
     return vf_max(vf_widen_(vget_low_u16(u), type), vf_widen_(vget_high_u16(u), type));
+}
+VF_INLINE vf vw_top_each(const vw *r, int32_t type)
+{
+    vf lane[VF_LANES];
+    for (int i = 0; i < VF_LANES; i++)
+        lane[i] = vw_top(r[i], type);
+    return vf_hmax_each(lane);
 }
 
 VF_INLINE void vf_pause(void)

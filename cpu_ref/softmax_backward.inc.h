@@ -206,8 +206,8 @@ static void softmax_backward_run(const kiln_cpu *cpu, const kiln_problem *proble
     softmax_backward_call call = {.p = p, .chunks = softmax_chunks(p), .streams = softmax_streams(p, &p->dx, &p->dy)};
     int32_t useful = rows_workers(p->rows, p->n, workers);
     if (!softmax_cut_rows(p, workers)) {
-        rows_parallel_shares(cpu, useful, p->rows,
-                             call.chunks == 1 ? softmax_backward_short_rows : softmax_backward_long_rows, &call);
+        softmax_parallel_rows(cpu, p, useful, call.streams,
+                              call.chunks == 1 ? softmax_backward_short_rows : softmax_backward_long_rows, &call);
         return;
     }
     call.part = workspace;

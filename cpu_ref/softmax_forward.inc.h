@@ -138,14 +138,15 @@ VF_INLINE void softmax_direct_rows(const softmax_block *x, int32_t type, bool pa
                                    float *buffer, bool keep, softmax_ride *ride, vf *sum)
 {
     const char *at = x->at;
-    softmax_ride local = *ride; /* in registers */
+    const int64_t step = x->step;
+    const int rows = x->rows, count = x->count, pitch = keep ? x->pitch : 0;
+    softmax_ride local = *ride; /* in registers, as the others */
     if (keep)
-        for (int i = 0; i < x->rows; i++, at += x->step)
-            sum[i] = softmax_direct_row(at, type, paired, half, x->count, vf_set1(shift[i]),
-                                        buffer + (int64_t)i * x->pitch, true, &local);
+        for (int i = 0; i < rows; i++, at += step, buffer += pitch)
+            sum[i] = softmax_direct_row(at, type, paired, half, count, vf_set1(shift[i]), buffer, true, &local);
     else
-        for (int i = 0; i < x->rows; i++, at += x->step)
-            sum[i] = softmax_direct_row(at, type, paired, half, x->count, vf_set1(shift[i]), NULL, false, &local);
+        for (int i = 0; i < rows; i++, at += step)
+            sum[i] = softmax_direct_row(at, type, paired, half, count, vf_set1(shift[i]), NULL, false, &local);
     *ride = local;
 }
 
@@ -183,8 +184,9 @@ VF_INLINE void softmax_exp_rows(const kiln_softmax_problem *p, float *buffer, co
     softmax_ride ride; /* in registers */
     softmax_ride_begin(&ride, out, x->at + (x->rows - 1) * x->step + bytes, softmax_next_bytes(p, x), y,
                        (int64_t)x->count * x->rows * kiln_type_size(y_type));
-    for (int i = 0; i < x->rows; i++)
-        sum[i] = softmax_exp_row(buffer + (int64_t)i * x->pitch, x->pitch, vf_set1(shift[i]), keep, lines, &ride);
+    const int rows = x->rows, pitch = x->pitch;
+    for (int i = 0; i < rows; i++, buffer += pitch)
+        sum[i] = softmax_exp_row(buffer, pitch, vf_set1(shift[i]), keep, lines, &ride);
     softmax_ride_end(&ride, out);
 }
 
@@ -245,15 +247,21 @@ VF_INLINE void softmax_write_row(char *y, int32_t type, bool paired, int count, 
 VF_INLINE void softmax_write_type(const softmax_block *y, int32_t type, bool paired, const float *buffer,
                                   const float *shift, const float *factor, enum softmax_step step, softmax_output *out)
 {
-    const int size = type == KILN_FLOAT32 ? 4 : 2;
-    const bool staged = out->streams || y->stride != 1;
+    const int size = type == KILN_FLOAT32 ? 4 : 2, rows = y->rows, count = y->count, pitch = y->pitch;
+    const int64_t apart = y->step;
     char *at = y->at;
-    for (int i = 0; i < y->rows; i++, at += y->step) {
-        const float *from = buffer + (int64_t)i * y->pitch;
-        char *to = out->streams ? softmax_output_place(out, at, y->count * size) : y->stride == 1 ? at : out->stage;
-        softmax_write_row(to, type, paired, y->count, from, shift[i], factor[i], step, staged);
+    if (out->streams && (rows == 1 || apart == count * size)) { /* all rows at once */
+        char *to = softmax_output_place(out, at, rows * count * size);
+        for (int i = 0; i < rows; i++, to += count * size, buffer += pitch)
+            softmax_write_row(to, type, paired, count, buffer, shift[i], factor[i], step, true);
+        return;
+    }
+    const bool staged = out->streams || y->stride != 1;
+    for (int i = 0; i < rows; i++, at += apart, buffer += pitch) {
+        char *to = out->streams ? softmax_output_place(out, at, count * size) : y->stride == 1 ? at : out->stage;
+        softmax_write_row(to, type, paired, count, buffer, shift[i], factor[i], step, staged);
         if (y->stride != 1)
-            rows_scatter(at, to, type, y->stride, y->count);
+            rows_scatter(at, to, type, y->stride, count);
     }
 }
 
@@ -317,15 +325,13 @@ static void softmax_close_rows(const kiln_softmax_problem *p, int64_t r, int row
 /* The maxima of a block's rows; the buffer holds them then, unless exponentials come straight from them. */
 static void softmax_maxima(const kiln_softmax_problem *p, const softmax_block *x, int group, float *buffer, float *max)
 {
-    const bool direct = softmax_is_direct(p);
+    if (softmax_is_direct(p)) {
+        softmax_top(x, group, max);
+        return;
+    }
     vf lane[VF_LANES];
-    if (direct)
-        softmax_top(x, lane);
-    else
-        softmax_load(x, softmax_paired(p), p->scale, -INFINITY, buffer, lane);
+    softmax_load(x, softmax_paired(p), p->scale, -INFINITY, buffer, lane);
     softmax_max_rows(lane, x->rows, group, max);
-    if (direct)
-        softmax_top_again(x, max);
 }
 
 /*

@@ -237,7 +237,8 @@ static void softmax_forward_online_run(const kiln_cpu *cpu, const kiln_problem *
     }
     if (!cut) {
         call.kept = softmax_online_keeps(p) ? workspace : NULL;
-        rows_parallel_shares(cpu, useful, p->rows, call.chunks == 1 ? softmax_short(p) : softmax_online_rows, &call);
+        softmax_parallel_rows(cpu, p, useful, call.streams, call.chunks == 1 ? softmax_short(p) : softmax_online_rows,
+                              &call);
         return;
     }
     rows_parallel_shares(cpu, useful, p->rows * call.chunks, softmax_online_parts, &call);

@@ -79,8 +79,8 @@ static void softmax_forward_three_pass_run(const kiln_cpu *cpu, const kiln_probl
     bool cut = softmax_cut_rows(p, workers);
     softmax_forward_call call = softmax_forward_call_of(p, workspace, cut);
     if (!cut) {
-        rows_parallel_shares(cpu, useful, p->rows, call.chunks == 1 ? softmax_short(p) : softmax_three_pass_rows,
-                             &call);
+        softmax_parallel_rows(cpu, p, useful, call.streams,
+                              call.chunks == 1 ? softmax_short(p) : softmax_three_pass_rows, &call);
         return;
     }
     int64_t tasks = p->rows * call.chunks;

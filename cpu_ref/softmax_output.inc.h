@@ -4,8 +4,9 @@
  *
  * A tensor that no cache will hold when the call is over is written past the caches: an ordinary store reads each line
  * first and pushes out what is still wanted, which makes three bytes of traffic out of two. Such stores need whole
- * aligned lines, and rows end anywhere. So results pass through a stage in L1 that has the alignment of their place in
- * memory; rows that follow each other in memory do so in the stage, and only the first and the last line of a worker's
+ * aligned lines, and rows end anywhere. So results pass through a stage in L1, where a block begins on a line whatever its place
+ * in memory: lines of the memory are then read across two of the stage, which costs far less than results stored across
+ * two. Rows that follow each other in memory do so in the stage, and only the first and the last line of a worker's
  * share are written piecemeal. The lines leave one by one between exponentials of the next block, while prefetches bring
  * the block after it: reading, writing and computing overlap.
  *
@@ -20,11 +21,11 @@ enum { SOFTMAX_LINE = 64 };
 #define SOFTMAX_STREAM_LEAST ((int64_t)32 << 20) /* bytes of a tensor */
 enum { SOFTMAX_STREAM_ROW = 1024 };              /* bytes of a row that stands alone */
 
-/* Bytes [from, end) of the stage wait for their place, which is `line` + the same. Not streaming: the stage is scratch for
+/* Bytes [from, end) of the stage wait for their place, which is `to` + the same. Not streaming: the stage is scratch for
  * strided rows. */
 typedef struct softmax_output {
     _Alignas(SOFTMAX_LINE) char stage[4 * SOFTMAX_CHUNK + 3 * SOFTMAX_LINE];
-    char *line; /* aligned */
+    char *to; /* may lie before the tensor */
     int from, end;
     bool streams;
 } softmax_output;
@@ -37,58 +38,79 @@ static inline bool softmax_streams(const kiln_softmax_problem *p, const kiln_row
            p->rows * row >= SOFTMAX_STREAM_LEAST && (dense || row >= SOFTMAX_STREAM_ROW);
 }
 
+enum {
+    SOFTMAX_SHARE_ELEMENTS = 1 << 18
+}; /* least of a share that is drawn: what it costs to begin and to end one is little then */
+
+/* All rows of p, by `share`. What is written past the caches was not in them before either. */
+static void softmax_parallel_rows(const kiln_cpu *cpu, const kiln_softmax_problem *p, int32_t workers, bool streams,
+                                  void (*share)(void *arg, int32_t worker, int64_t begin, int64_t end), void *arg)
+{
+    if (streams)
+        rows_parallel_drawn(cpu, workers, p->rows, 1 + SOFTMAX_SHARE_ELEMENTS / p->n, share, arg);
+    else
+        rows_parallel_shares(cpu, workers, p->rows, share, arg);
+}
+
 static inline void softmax_output_open(softmax_output *out, bool streams)
 {
     out->streams = streams;
-    out->line = out->stage; /* no row lies there; a null pointer may not even be advanced by 0 */
-    out->from = out->end = 0;
+    out->to = out->stage; /* no row lies there; a null pointer may not even be advanced by 0 */
+    out->from = out->end = SOFTMAX_LINE;
+}
+
+/* Bytes from `from` to the next line of the memory. */
+static inline int softmax_output_short(const softmax_output *out)
+{
+    return (int)(-(uintptr_t)(out->to + out->from) % SOFTMAX_LINE);
 }
 
 /* The first line, if it is not all ours. After this whole lines begin at `from`, if there are any. */
 static inline void softmax_output_head(softmax_output *out)
 {
-    int next = (out->from + SOFTMAX_LINE - 1) & -SOFTMAX_LINE;
-    if (next == out->from || next > out->end)
+    const int count = softmax_output_short(out);
+    if (count == 0 || out->from + count > out->end)
         return;
-    memcpy(out->line + out->from, out->stage + out->from, (size_t)(next - out->from));
-    out->from = next;
+    memcpy(out->to + out->from, out->stage + out->from, (size_t)count);
+    out->from += count;
 }
 
 static inline bool softmax_output_has_line(const softmax_output *out)
 {
-    return out->from % SOFTMAX_LINE == 0 && out->from + SOFTMAX_LINE <= out->end;
+    return out->from + SOFTMAX_LINE <= out->end && softmax_output_short(out) == 0;
 }
 
-/* Sends the lines that are left; what is less than a line moves to the front and waits. */
+/* Sends the lines that are left; what is less than a line moves to the front and waits, so that the stage's first line ends
+ * with it. */
 static void softmax_output_settle(softmax_output *out)
 {
     softmax_output_head(out);
-    for (; softmax_output_has_line(out); out->from += SOFTMAX_LINE)
-        vf_stream_line(out->line + out->from, out->stage + out->from);
-    int whole = out->from & -SOFTMAX_LINE;
-    if (whole == 0)
-        return;
-    memcpy(out->stage, out->stage + whole, SOFTMAX_LINE);
-    out->line += whole;
-    out->from -= whole;
-    out->end -= whole;
+    if (softmax_output_has_line(out))
+        for (; out->from + SOFTMAX_LINE <= out->end; out->from += SOFTMAX_LINE)
+            vf_stream_line(out->to + out->from, out->stage + out->from);
+    const int moved = out->end - SOFTMAX_LINE;
+    if (out->from < out->end)
+        memmove(out->stage, out->stage + moved, SOFTMAX_LINE);
+    out->to += moved;
+    out->from -= moved;
+    out->end = SOFTMAX_LINE;
 }
 
 static void softmax_output_flush(softmax_output *out)
 {
     softmax_output_settle(out);
-    memcpy(out->line + out->from, out->stage + out->from, (size_t)(out->end - out->from));
+    memcpy(out->to + out->from, out->stage + out->from, (size_t)(out->end - out->from));
     out->from = out->end;
 }
 
 /* Where to write `bytes` that belong at `to`, and up to a vector more. The stage was settled before this block. */
 static inline char *softmax_output_place(softmax_output *out, char *to, int bytes)
 {
-    if (to != out->line + out->end) {
+    if (to != out->to + out->end) {
         if (out->end > out->from)
             softmax_output_flush(out);
-        out->from = out->end = (int)((uintptr_t)to % SOFTMAX_LINE);
-        out->line = to - out->end;
+        out->from = out->end = SOFTMAX_LINE;
+        out->to = to - SOFTMAX_LINE;
     }
     char *at = out->stage + out->end;
     out->end += bytes;
@@ -135,10 +157,11 @@ VF_INLINE void softmax_ride_begin(softmax_ride *ride, softmax_output *out, const
     ride->write_end = write && !out->streams ? write + write_bytes : write;
     if (out->streams)
         softmax_output_head(out);
-    ride->to = out->line + out->from;
+    ride->to = out->to + out->from;
     ride->from = out->stage + out->from;
-    ride->from_end =
-        out->streams && softmax_output_has_line(out) ? out->stage + (out->end & -SOFTMAX_LINE) : ride->from;
+    ride->from_end = ride->from;
+    if (out->streams && softmax_output_has_line(out))
+        ride->from_end += (out->end - out->from) & -SOFTMAX_LINE;
 }
 
 VF_INLINE void softmax_ride_end(const softmax_ride *ride, softmax_output *out)

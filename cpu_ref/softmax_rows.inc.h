@@ -197,10 +197,10 @@ static void softmax_load(const softmax_block *x, bool paired, float scale, float
 
 /*
  * The maximum of a row where it lies, lane by lane. Words of 16 bits are compared as integers, which is right unless there
- * is no number above 0 (softmax_top_again()) or a NaN, whose row is NaN whatever its maximum. The last vector overlaps the one
+ * is no number above 0 (softmax_top_type()) or a NaN, whose row is NaN whatever its maximum. The last vector overlaps the one
  * before it.
  */
-VF_INLINE vf softmax_top_words(const char *x, int32_t type, int count)
+VF_INLINE vw softmax_top_words(const char *x, int count)
 {
     enum { WORDS = 2 * VF_LANES };
     vw top = vw_load(x + 2 * (count - WORDS)), other = top;
@@ -211,7 +211,7 @@ VF_INLINE vf softmax_top_words(const char *x, int32_t type, int count)
     }
     if (j + WORDS < count)
         top = vw_max(top, vw_load(x + 2 * j));
-    return vw_top(vw_max(top, other), type);
+    return vw_max(top, other);
 }
 
 /* The same for numbers of any sign. NaN is left out. */
@@ -233,34 +233,6 @@ VF_INLINE vf softmax_top_row(const char *x, int32_t type, int count)
     return vf_max(vf_max(top[0], top[1]), vf_max(top[2], top[3]));
 }
 
-VF_INLINE void softmax_top_type(const softmax_block *x, int32_t type, vf *top)
-{
-    const char *at = x->at;
-    for (int i = 0; i < x->rows; i++, at += x->step)
-        if (x->count < 2 * VF_LANES)
-            top[i] = softmax_top_row(at, type, x->count);
-        else
-            top[i] = softmax_top_words(at, type, x->count);
-}
-
-/* Unit stride, 16 bits: lane by lane, top[i] = the maximum of row i, as softmax_top_words() has it. */
-static void softmax_top(const softmax_block *x, vf *top)
-{
-    if (x->type == KILN_FLOAT16)
-        softmax_top_type(x, KILN_FLOAT16, top);
-    else
-        softmax_top_type(x, KILN_BFLOAT16, top);
-}
-
-/* Rows of words that hold no number above 0. */
-static void softmax_top_again(const softmax_block *x, float *max)
-{
-    for (int i = 0; i < x->rows; i++)
-        if (!(max[i] > 0))
-            max[i] = vf_hmax(x->type == KILN_FLOAT16 ? softmax_top_row(x->at + i * x->step, KILN_FLOAT16, x->count)
-                                                     : softmax_top_row(x->at + i * x->step, KILN_BFLOAT16, x->count));
-}
-
 /* Of each row of a block of `group` from its lanes. A block with fewer rows (the last) gives them the same bits. */
 static void softmax_max_rows(vf *lane, int rows, int group, float *max)
 {
@@ -270,12 +242,48 @@ static void softmax_max_rows(vf *lane, int rows, int group, float *max)
     }
     for (int i = rows; i < VF_LANES; i++)
         lane[i] = vf_zero();
-    vf_transpose(lane);
-    vf top = lane[0];
-#pragma GCC unroll 16
-    for (int i = 1; i < VF_LANES; i++)
-        top = vf_max(top, lane[i]);
-    vf_store(max, top);
+    vf_store(max, vf_hmax_each(lane));
+}
+
+VF_INLINE void softmax_top_type(const softmax_block *x, int32_t type, int group, float *max)
+{
+    const char *at = x->at;
+    const int64_t step = x->step;
+    const int rows = x->rows, count = x->count;
+    bool again; /* some row of words holds no number above 0 */
+    if (count < 2 * VF_LANES) {
+        vf lane[VF_LANES];
+        for (int i = 0; i < rows; i++, at += step)
+            lane[i] = softmax_top_row(at, type, count);
+        softmax_max_rows(lane, rows, group, max);
+        return;
+    }
+    if (group == 1) {
+        *max = vf_hmax(vw_top(softmax_top_words(at, count), type));
+        again = !(*max > 0);
+    } else {
+        vw word[VF_LANES];
+        word[0] = softmax_top_words(at, count);
+        for (int i = 1; i < rows; i++)
+            word[i] = softmax_top_words(at + i * step, count);
+        for (int i = rows; i < VF_LANES; i++)
+            word[i] = word[0];
+        vf top = vw_top_each(word, type);
+        vf_store(max, top);
+        again = !vm_all(vf_lt(vf_zero(), top));
+    }
+    for (int i = 0; again && i < rows; i++)
+        if (!(max[i] > 0))
+            max[i] = vf_hmax(softmax_top_row(at + i * step, type, count));
+}
+
+/* Unit stride, 16 bits: the maximum of each row of a block of `group`. */
+static void softmax_top(const softmax_block *x, int group, float *max)
+{
+    if (x->type == KILN_FLOAT16)
+        softmax_top_type(x, KILN_FLOAT16, group, max);
+    else
+        softmax_top_type(x, KILN_BFLOAT16, group, max);
 }
 
 static void softmax_sum_rows(vf *lane, int rows, int group, float *sum)
