@@ -8,7 +8,9 @@ ceilings in the same process; rounds go through all numbers of threads in turn a
 compared with the multiply-adds of the same run (bf16 on tile units: with tile products), softmax with the non-temporal copy.
 A problem that names no algorithm is run on the whole ladder, and its fastest rung counts.
 Printed for each problem: time, speed-up over the first number of threads (1), the ceiling's speed-up, and the share of it
-that the call reaches. The aim is 0.95. Exit code 1 if a result was wrong or nothing could be measured, not for slowness.
+that the call reaches. The aim is 0.95. A ceiling of several threads is that of the slowest one, so where they are not equally
+fast (a virtual machine with neighbours) a share may be too high.
+Exit code 1 if a result was wrong or nothing could be measured, not for slowness.
 """
 import argparse
 import json
