@@ -37,7 +37,7 @@ static int64_t head_size(const kiln_attention_problem *p)
  * has room for it, which at d = 64 costs a stage; short ones are not, for the last dQ leaves later. */
 static bool is_sent(const kiln_attention_problem *p)
 {
-    return p->flags & KILN_FLAG_DETERMINISTIC || (head_size(p) == 128 && p->heads / p->heads_k * p->seqlen_q >= 4096);
+    return p->flags & KILN_FLAG_DETERMINISTIC || (head_size(p) == 128 && p->heads / p->heads_k * p->seqlen_q >= 8192);
 }
 
 /* Above a head size of 128 dQ is a pass of its own. */

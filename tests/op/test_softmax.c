@@ -188,9 +188,10 @@ static Suite *suite(void)
     Suite *s = suite_create("softmax");
     TCase *t = test_tcase(s, "forward");
     tcase_add_loop_test(t, forward, 0, CASES * TEST_SOFTMAX_ALGORITHMS);
+    tcase_add_loop_test(t, equal_bits, 0, 5 * TEST_SOFTMAX_ALGORITHMS);
+    t = test_tcase(s, "widths");
     tcase_add_loop_test(t, widths, 0, 3 * TEST_SOFTMAX_ALGORITHMS);
     tcase_add_loop_test(t, words, 0, 4 * TEST_SOFTMAX_ALGORITHMS);
-    tcase_add_loop_test(t, equal_bits, 0, 5 * TEST_SOFTMAX_ALGORITHMS);
     t = test_tcase(s, "backward");
     tcase_add_loop_test(t, backward, 0, CASES);
     tcase_add_test(t, every_argument);
