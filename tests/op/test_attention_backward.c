@@ -256,15 +256,19 @@ END_TEST
 enum { REPEATED_SHAPES = 8 };
 
 /* Far more tiles of keys than a device works on at a time, again and again: what a block loads for its next tile must not touch its
- * last one. Causal, so that tiles differ in length and in what they hide. A block that waits for ever is what this looks for. */
+ * last one. Causal, so that tiles differ in length and in what they hide; then more keys than queries, so that some tiles have one
+ * step and some none. A block that waits for ever is what this looks for. */
 START_TEST(many_tiles)
 {
     static const int64_t sizes[] = {8, 72, 136};
-    const int64_t heads = test_smaller(test_on_cpu() ? 6 : 200, 2), length = test_smaller(193, 70);
+    const bool few = _i >= 9;
+    const int64_t heads = test_smaller(test_on_cpu() ? 6 : 200, 2), queries = test_smaller(few ? 130 : 193, 70),
+                  keys = test_smaller(few ? 300 : 193, 70);
     char why[512];
-    test_gradients *g = test_gradients_new(&(gradients_case){
-        F(SHAPE(1, heads, heads, length, length, sizes[_i % 3]), .type = _i / 6 ? F16 : B16, BOTTOM_RIGHT),
-        .flags = _i / 3 % 2 ? KILN_FLAG_DETERMINISTIC : 0});
+    test_gradients *g = test_gradients_new(
+        &(gradients_case){F(SHAPE(1, heads, heads, queries, keys, sizes[_i % 3]), .type = _i / 6 ? F16 : B16,
+                            .mask = few ? KILN_MASK_CAUSAL_TOP_LEFT : KILN_MASK_CAUSAL_BOTTOM_RIGHT),
+                          .flags = _i / 3 % 2 ? KILN_FLAG_DETERMINISTIC : 0});
     if (test_left_out(test_attention_cost(g->forward)))
         return;
     const int runs = test_on_cpu() || test_is_slow_backend() ? 2 : 30;
@@ -277,20 +281,52 @@ START_TEST(many_tiles)
     ck_assert(ran(g));
 }
 END_TEST
-enum { MANY_TILES = 9 };
+enum { MANY_TILES = 15, LONG_ITEMS = 13, LAST_KEYS = 8 };
 
-/* Items of thousands of rows, by heads that share keys: GPUs may treat them in another way. */
+/* Heads that share keys, by items of thousands of rows: wgmma has another kernel from 8192 on, at head sizes of 65 to 128. Where there
+ * are few keys for many heads it deals out parts of a group, by halves: one of an odd number stays together, and its tiles of queries are
+ * worked on row by row, unless one head's fill a fifth of the second-level cache, as those of the last two do. */
 START_TEST(long_items)
 {
-    const int64_t group = test_smaller(32, 2), length = test_smaller(150, 20), keys = test_smaller(270, 40);
-    const gradients_case all[] = {
-        {F(SHAPE(1, group, 1, length, keys, 128), .type = B16, BOTTOM_RIGHT), .dlse = true},
-        {F(SHAPE(3, 2 * group, 2, length, length, 96), .type = F16, PACKED)},
-        {F(SHAPE(1, group, 1, length, keys, 128), .type = B16, .values = VALUES_POISON, TOP_LEFT)},
-        {F(SHAPE(1, group, 1, length, keys, 256), .type = B16, BOTTOM_RIGHT), .dlse = true},
-        {F(SHAPE(1, group, 2, length, keys, 192), .type = F16, .values = VALUES_POISON, WINDOW_BR(60, 3))},
+    const int64_t group = test_smaller(32, 2), odd = test_smaller(33, 3), rows = test_smaller(150, 20),
+                  more = test_smaller(260, 20), keys = test_smaller(270, 40), many = test_smaller(26000, 40);
+    const gradients_case all[LONG_ITEMS] = {
+        {F(SHAPE(1, group, 1, more, keys, 128), .type = B16, BOTTOM_RIGHT), .dlse = true},
+        {F(SHAPE(3, 2 * group, 2, more, rows, 96), .type = F16, PACKED)},
+        {F(SHAPE(1, group, 1, more, keys, 128), .type = B16, .values = VALUES_POISON, TOP_LEFT)},
+        {F(SHAPE(1, group, 1, rows, keys, 256), .type = B16, BOTTOM_RIGHT), .dlse = true},
+        {F(SHAPE(1, group, 2, rows, keys, 192), .type = F16, .values = VALUES_POISON, WINDOW_BR(60, 3))},
+        {F(SHAPE(1, odd, 1, more, keys, 128), .type = B16, TOP_LEFT), .dlse = true},
+        {F(SHAPE(1, odd, 1, rows, keys, 128), .type = F16, BOTTOM_RIGHT)},
+        {F(SHAPE(1, odd, 1, rows, keys, 64), .type = F16, BOTTOM_RIGHT), .dlse = true},
+        {F(SHAPE(1, odd, 1, rows, keys, 64), .type = B16, TOP_LEFT), .flags = KILN_FLAG_DETERMINISTIC},
+        {F(SHAPE(3, 2 * odd, 2, rows, keys, 40), .type = B16, PACKED, WINDOW_BR(60, 3))},
+        {F(SHAPE(1, 3, 1, 2 * rows, keys, 128), .type = F16, .values = VALUES_POISON, BOTTOM_RIGHT)},
+        {F(SHAPE(1, 3, 1, many, 20, 8), .type = B16), .dlse = true},
+        {F(SHAPE(1, 3, 1, many / 2, 20, 72), .type = F16)},
     };
     ck_assert(ran(test_gradients_new(&all[_i])));
+}
+END_TEST
+
+/* 16-bit types, last tiles of any number of keys: a GPU's waves have 16 each, and those that have all of them may send them in another
+ * way. What lies beside a row, and behind the last one, belongs to another head or sequence. */
+START_TEST(last_keys)
+{
+    static const int64_t keys[] = {1, 15, 16, 17, 33, 95, 112, 113, 127, 128, 129, 143, 144, 145, 160, 241, 255, 257};
+    static const int64_t packed_q[] = {5, 1, 3, 0, 6, 2}, packed_k[] = {17, 128, 1, 15, 113, 160};
+    const int64_t size = (const int64_t[]){40, 64, 72, 128}[_i % 4], queries = test_smaller(70, 6);
+    gradients_case c = {F(SHAPE(6, 1, 1, 6, 160, size), PACKED, .type = _i % 2 ? F16 : B16, .lengths_q = packed_q,
+                          .lengths_k = packed_k),
+                        .flags = _i / 4 ? KILN_FLAG_DETERMINISTIC : 0};
+    ck_assert(ran(test_gradients_new(&c)));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        test_release_all();
+        c.forward = (attention_case){SHAPE(1, 2, 2, queries, keys[i], size), STRIDES(STRIDES_SEQ_FIRST),
+                                     .type = i % 2 ? F16 : B16};
+        c.strides = STRIDES_SEQ_FIRST;
+        ck_assert(ran(test_gradients_new(&c)));
+    }
 }
 END_TEST
 
@@ -433,7 +469,8 @@ static Suite *suite(void)
     tcase_add_loop_test(t, hidden_operands, 0, 8);
     t = test_tcase(s, "many tiles");
     tcase_add_loop_test(t, many_tiles, 0, MANY_TILES);
-    tcase_add_loop_test(t, long_items, 0, 5);
+    tcase_add_loop_test(t, long_items, 0, LONG_ITEMS);
+    tcase_add_loop_test(t, last_keys, 0, LAST_KEYS);
     t = test_tcase(s, "arguments");
     tcase_add_loop_test(t, every_argument, 0, ARGUMENTS);
     return s;
