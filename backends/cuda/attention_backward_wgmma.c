@@ -171,8 +171,8 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     if (p->total_q == 0 || p->total_k == 0 || p->batch == 0 || !can_be_read(b, &a))
         return other(problem)->run(device, problem, workspace, stream);
     (void)place(device, p, &a, workspace);
-    a.sent_keys = a.parts == 1 && gpu_tensor_map_of(&b->dk, 16, &a.dk) && gpu_tensor_map_of(&b->dv, 16, &a.dv);
     const bool wide = is_wide(p);
+    a.sent_keys = !wide && a.parts == 1 && gpu_tensor_map_of(&b->dk, 16, &a.dk) && gpu_tensor_map_of(&b->dv, 16, &a.dv);
     /* Q, dO and the sums of dQ of the heads that are worked on together should stay in the L2. But a section's items are to keep the
      * device busy, else the long items of the next one begin when others have little left; more so where one KV head's queries
      * are too many anyway: fewer blocks a head are less far apart. In order they would wait for each other. */
@@ -181,7 +181,7 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     const int64_t busy = a.turn ? 0 : device->units * (per_head > 2 * device->l2_bytes ? 4 : 1);
     const int64_t items_of_head = a.n_tiles * a.parts;
     /* Heads of a group row by row where it takes many of them to fill the L2, else one after the other. */
-    a.rows_outside = a.group > 1 && !a.turn && p->seqlen_q * row_bytes <= device->l2_bytes / 5;
+    a.rows_outside = !wide && a.group > 1 && !a.turn && p->seqlen_q * row_bytes <= device->l2_bytes / 5;
     for (a.section = 1; a.section < p->batch * p->heads_k &&
                         (2 * a.section * per_head <= device->l2_bytes * 2 / 3 || a.section * items_of_head < busy);)
         a.section *= 2;

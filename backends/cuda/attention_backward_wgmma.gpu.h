@@ -6,8 +6,9 @@
 //   dQ and adds it to an fp32 sum in memory, in whatever order: bits of dq differ from run to run. SENT: by way of shared memory,
 //   from where two spare waves have it added in turns, while the others are at the next step.
 //
-// The two warpgroups are half a step apart, so that one's products fill the time in which the other makes weights or dS. They need each other
-// for dQ alone, which is therefore made one step later: then dS of the other has long been there, whoever is ahead.
+// The two warpgroups are a quarter to half a step apart, so that one's products fill the time in which the other makes weights or dS.
+// They need each other for dQ alone, which is therefore made one step later: then dS of the other has long been there, whoever is
+// ahead. dK and dV leave by way of V's memory and the copy engine: 16 keys a wave, if it has all of them.
 //
 // A block stays on its multiprocessor and takes items from a counter. Its producer reads the next one and loads its first tiles while
 // the consumers are still at the last steps of this one and at its dK and dV.
@@ -419,7 +420,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         const uint32_t before = step - DQS;
         gpu_mbarrier_wait(DQ_EMPTY + before % 2 * 8, before / 2 % 2);
     }
-    // My part of the tile of dQ of a step, on its way.
+    // My part of the tile of dQ of a step, on its way if `also`.
     static GPU_FN void dq_out(const args &a, int tile, uint32_t step, const float (&dq)[COLS / 2], bool also)
     {
         const uint32_t thread = gpu_again(gpu_thread()), mine = thread / 32 * (TILE / 8) + thread % 32 * 4;
@@ -538,9 +539,9 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
         wgmma_ring<STAGES> ring;
         uint32_t loaded = 0; // K and V so often: items that have steps
         int j = 0;           // step
-        // A warpgroup says so when it has written dS of step t - 1 and no longer reads that of step t - 2 (an item counts as one step more),
-        // and hears the same of the other, once each: what it hears, the other may have said long ago. The second one hears
-        // one more, so what was said of step t.
+        // A warpgroup says t when it has written dS of step t - 1 and no longer reads that of step t - 2 (an item counts as one step
+        // more), and hears the same of the other, once each: what it hears, the other may have said long ago. SCORES_LAST: the second
+        // one hears t + 1, which keeps it behind the first. What is said last nobody hears.
         const auto say = [&](uint32_t t) { gpu_named_barrier_arrive(4 + 2 * wg + t % 2, 256); };
         const auto hear = [&](uint32_t t) { gpu_named_barrier(4 + 2 * (wg ^ 1) + (t + (SCORES_LAST && wg)) % 2, 256); };
         // dQ of the step before, which has none if this one is an item's first.

@@ -189,7 +189,6 @@ struct attention_forward_mma_plain : attention_forward_mma_wave<E, D, MT, WAVES>
 #pragma unroll 1
         while (step + 1 < end)
             advance();
-        gpu_copy_wait_groups<0>(); // Q of a row without keys
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
@@ -246,8 +245,8 @@ struct attention_forward_mma_plain : attention_forward_mma_wave<E, D, MT, WAVES>
     // Every row decides for itself: its bits do not depend on its neighbours.
     static GPU_FN void settle(shared &sh, state &me, weighing &w, scores &x, const units &mine)
     {
-        float most[MT][2]; // my share: the row's only where some row needs it
-        wave::highest(x, most);
+        float most[MT][2];      // my share: the row's only where some row needs it
+        wave::highest(x, most); // also at the edges: ahead of the branch, so that it runs beside the products
         if (mine.at < mine.whole_begin || mine.at >= mine.whole_end) {
             wave::hide(sh.range, x, mine.at * U);
             wave::highest(x, most);

@@ -223,12 +223,12 @@ template <class E, int D, int MT, int WAVES> struct attention_forward_mma_wave {
                         for (int e = 0; e < 2; e++)
                             if (factor[t][h] == 0)
                                 me.o[t][n][2 * h + e] = 0;
-                                // Columns past d_v met nothing but zeros: they are finite where the row's sum is.
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                bool bad = false;
+                bool bad =
+                    false; // also columns past d_v: they met nothing but zeros, and are finite where the weights are
 #pragma unroll
                 for (int n = 0; n < NO; n++)
 #pragma unroll

@@ -74,8 +74,9 @@ template <class E, int COLS, class F> GPU_FN wgmma_extent wgmma_store_row(E *to,
     return here ? seen : wgmma_extent();
 }
 
-// My wave's 16 rows of an accumulator, times scale, to a tensor by way of shared memory: 2048 bytes at `at`, as many APART bytes further on for
-// each further 64 columns. Boxes of 16 rows, from column 0 of the row on, if `also`; what was sent from here before must have left.
+// My wave's 16 rows of an accumulator, times scale, to a tensor by way of shared memory: 2048 bytes at `at`, and as many APART bytes
+// further on for each further 64 columns. Boxes of 16 rows, from column 0 on, are sent if `also`; what was sent from here before
+// must have left.
 template <class E, int COLS, int APART>
 GPU_FN wgmma_extent wgmma_send(uint32_t at, const float (&sum)[COLS / 2], float scale, const gpu_tensor_map *map,
                                bool also, int row, int head, int batch)

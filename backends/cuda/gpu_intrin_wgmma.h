@@ -368,6 +368,16 @@ GPU_FN void gpu_named_barrier(int number, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
+// The same barrier, and whether x holds for any of them.
+GPU_FN bool gpu_group_any(int number, int threads, bool x)
+{
+    uint32_t any;
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.b32 %0, 1, 0, q;\n}\n"
+                 : "=r"(any)
+                 : "r"((uint32_t)x), "r"(number), "r"(threads)
+                 : "memory");
+    return any != 0;
+}
 // The same, for those who do not wait.
 GPU_FN void gpu_named_barrier_arrive(int number, int threads)
 {
@@ -404,16 +414,6 @@ GPU_FN void gpu_transpose_quad(uint32_t (&w)[4])
                 w[i + bit] = other;
         }
     }
-}
-// The same, and whether x holds for any of them.
-GPU_FN bool gpu_group_any(int number, int threads, bool x)
-{
-    uint32_t any;
-    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.b32 %0, 1, 0, q;\n}\n"
-                 : "=r"(any)
-                 : "r"((uint32_t)x), "r"(number), "r"(threads)
-                 : "memory");
-    return any != 0;
 }
 // A kernel launched by gpu_launch_chained() may have begun while the one before it runs: what that one writes is there after the
 // wait, and nothing may be written before. The one before says by gpu_chain_go() that it would be of use.
