@@ -183,15 +183,16 @@ template <int PANELS> GPU_FN void wgmma_fetch_keys(const gpu_wgmma_backward_args
     }
 }
 
-// The steps of an item: heads of its group, tiles of queries of each. Several heads: rows outside, from the last ones down, so that blocks
-// of a KV head that began together are at the same rows, whatever their keys. In order: head after head, from its first rows on.
+// The steps of an item: heads of its group, tiles of queries of each. rows_outside: all heads of a tile, from the last tile down, so that
+// blocks of a KV head that began together are at the same rows, whatever their keys. Else head after head, from its first tile on,
+// which `in order` needs: there an item is to begin at its diagonal.
 struct wgmma_steps {
-    int outer, inner, m_first, m_past;
+    int outer_past, inner_past, m_first, m_past;
     bool rows;
     GPU_FN wgmma_steps(const gpu_wgmma_backward_args &a, const gpu_wgmma_backward_work &w)
         : m_first(w.m_first), m_past(w.m_past), rows(a.rows_outside)
     {
-        outer = rows ? m_past - m_first : (int)a.group, inner = rows ? (int)a.group : m_past - m_first;
+        outer_past = rows ? m_past - m_first : (int)a.group, inner_past = rows ? (int)a.group : m_past - m_first;
     }
     GPU_FN int head(int outer, int inner) const
     {
@@ -301,12 +302,13 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
             const wgmma_steps steps(a, w);
             int before = -1;
 #pragma unroll 1
-            for (int outer = 0; outer < steps.outer; outer++)
+            for (int outer = 0; outer < steps.outer_past; outer++)
 #pragma unroll 1
-                for (int inner = 0; inner < steps.inner; inner++) {
+                for (int inner = 0; inner < steps.inner_past; inner++) {
                     const int head = steps.head(outer, inner), m = steps.m(outer, inner),
                               tile = w.q_tile + head * (int)a.q_room;
-                    const bool first = outer + inner == 0, last = outer + 1 == steps.outer && inner + 1 == steps.inner;
+                    const bool first = outer + inner == 0,
+                               last = outer + 1 == steps.outer_past && inner + 1 == steps.inner_past;
                     const int row = w.q_row + m * BM, of = w.head + head;
                     uint32_t full = Q_FULL + 8 * ring.stage;
                     gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
@@ -374,9 +376,9 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
             const wgmma_steps steps(a, w);
             const uint32_t turn = w.turn;
 #pragma unroll 1
-            for (int outer = 0; outer < steps.outer; outer++)
+            for (int outer = 0; outer < steps.outer_past; outer++)
 #pragma unroll 1
-                for (int inner = 0; inner < steps.inner; inner++, step++) {
+                for (int inner = 0; inner < steps.inner_past; inner++, step++) {
                     if (step % 2 != odd)
                         continue;
                     const int tile = w.q_tile + steps.head(outer, inner) * (int)a.q_room, m = steps.m(outer, inner);
