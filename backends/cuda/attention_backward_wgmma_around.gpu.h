@@ -2,7 +2,7 @@
 // What stands around the main kernel of attention backward, rung `wgmma`: prepare, finish, again (attention_backward_wgmma.gpu.h).
 // Bytes: prepare reads o and do and writes 4·d a row, finish reads these and writes dq.
 #pragma once
-#include "attention_backward_wgmma.gpu.h"
+#include "attention_backward_wgmma_block.gpu.h"
 
 // Packed rows by tiles of `rows` rows (gpu_wgmma_tile_of): where sequence b begins, and the last that does not begin after `tile`.
 GPU_FN int64_t wgmma_first_tile(const kiln_view &starts, int64_t total, int64_t rows, int64_t b)

@@ -6,6 +6,7 @@
 // 128    64, 3          194 (226) KB       168 -> 24, 240
 // 256    64, 2          226 KB             168 -> 24, 240           64 keys
 // 256, dQ               225 KB             168 -> 24, 240           128 queries, tiles of 64 keys: two of K, one of V
+#include "attention_backward_wgmma.gpu.h"
 #include "attention_backward_wgmma_around.gpu.h"
 #include "attention_backward_wgmma_wide.gpu.h"
 

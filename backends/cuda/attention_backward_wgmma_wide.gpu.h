@@ -21,7 +21,7 @@
 // dP, 512 of dV and dK, 256 of P, 512 of what comes in, 2176 beside 2048 of products; queries 1024, 256, 256: 1536 beside 1536.
 // Bytes requested per KV head: ⌈N/64⌉·group·2·N·d·e and group·⌈N/128⌉·2·N·d·e.
 #pragma once
-#include "attention_backward_wgmma.gpu.h"
+#include "attention_backward_wgmma_block.gpu.h"
 
 // Addresses of shared memory as constants: see wgmma_backward_block.
 #define WGMMA_AT(field) (1024 + offsetof(shared, field))
