@@ -11,10 +11,10 @@
  * A row's bits depend on its q and the keys it sees only.
  * Rounds: as many KV heads at a time as AMX_PACKED_BYTES take (never less than one). Tasks of some tiles of queries go
  *  through the keys, a super-block that fits the second-level cache at a time. The keys of all heads are packed first; or,
- *  where each worker gets a head or more, by the first task of each head, a super-block when it comes to it: some
- *  workers load memory while others multiply. A task that is drawn before its head is packed is left to wait there, and
- *  whoever asks for a task later takes it; nobody waits. Where a head has one task, its keys are packed to a place of its
- *  worker.
+ *  where each worker gets a head or more and heads are alike, by the first task of each head, a super-block when it comes to
+ *  it: some workers load memory while others multiply. A task that is drawn before its head is packed is left to wait there,
+ *  and whoever asks for a task later takes it; nobody waits. A worker that finds none leaves, and where too few are left for
+ *  those that wait, all begin anew. Where a head has one task, its keys are packed to a place of its worker.
  * Workspace: keys·(d + d_v)·2 of those heads, keys a multiple of AMX_BLOCK and d, d_v of 32; 32·batch·heads_k; and 0.7 MB a
  *  worker at d = 128 (amx_worker_bytes).
  * Traffic, one head, N queries and keys, Br = rows of a task: 2·N·d·e (q, o) + 8·N·d (packing) + 4·N·d·ceil(N/Br).
@@ -65,7 +65,9 @@ typedef struct amx_call {
     float c;       /* |scale|·log2 e */
     uint16_t sign; /* of the scale: turns q */
     kiln_cpu_queue *queue;
-    kiln_cpu_queue *waiting;        /* tasks of all heads that wait */
+    kiln_cpu_queue *waiting; /* tasks of all heads that wait */
+    kiln_cpu_queue *gone;    /* workers that have left the loop */
+    int32_t workers;
     amx_head *heads;                /* [batch·heads_k] */
     int64_t *first_block;           /* [batch·heads_k + 1]: blocks before those of each KV head */
     int64_t begin_head, end_head;   /* of this round, batch entry by batch entry */
@@ -167,6 +169,7 @@ static size_t amx_layout(amx_call *f, const kiln_attention_problem *p, char *wor
     f->worker_bytes = amx_worker_place(f, NULL, &unused);
     f->queue = amx_take(workspace, &used, sizeof(kiln_cpu_queue));
     f->waiting = amx_take(workspace, &used, sizeof(kiln_cpu_queue));
+    f->gone = amx_take(workspace, &used, sizeof(kiln_cpu_queue));
     f->heads = amx_take(workspace, &used, heads * (int64_t)sizeof(amx_head));
     f->first_block = amx_take(workspace, &used, (heads + 1) * (int64_t)sizeof(int64_t));
     f->marks = amx_take(workspace, &used, f->capacity * (int64_t)sizeof(amx_marks));
@@ -751,12 +754,20 @@ static int64_t amx_draw_waiting(const amx_call *f)
     return -1;
 }
 
+/* Do more tasks wait than the workers that are left should run? An owner that was held up finds all the others gone. (The
+ * first one leaves when all tasks were drawn, so every head is packed when the loop ends.) */
+static bool amx_deserted(const amx_call *f)
+{
+    const int64_t gone = __atomic_load_n(&f->gone->next, __ATOMIC_SEQ_CST);
+    return gone > 0 && __atomic_load_n(&f->waiting->next, __ATOMIC_SEQ_CST) > 2 * (f->workers - gone);
+}
+
 /* The head of the next task that may run, or -1: no more for this worker. First one of each head, the owners, then the others.
- * What waits is never forgotten: who left it there, and who packs the head, both ask again after that. */
+ * Who left a task to wait, and who packs the head, both ask again after that. */
 static int64_t amx_draw(const amx_call *f, bool *owner)
 {
     const int64_t heads = f->end_head - f->begin_head, count = heads * f->tasks_a_head;
-    for (;;) {
+    while (!amx_deserted(f)) {
         int64_t i = amx_draw_waiting(f);
         *owner = false;
         if (i >= 0)
@@ -771,6 +782,7 @@ static int64_t amx_draw(const amx_call *f, bool *owner)
         __atomic_add_fetch(&f->heads[i].waiting, 1, __ATOMIC_SEQ_CST);
         __atomic_add_fetch(&f->waiting->next, 1, __ATOMIC_SEQ_CST);
     }
+    return -1;
 }
 
 static void amx_worker(void *arg, int32_t worker)
@@ -791,17 +803,21 @@ static void amx_worker(void *arg, int32_t worker)
             (void)amx_run_task(&shrunk, head, part, first, false, &w);
         }
     }
+    __atomic_add_fetch(&f->gone->next, 1, __ATOMIC_SEQ_CST);
     amx_leave(saved);
 }
 
 /* The tasks of a round. */
-static void amx_run_tasks(const kiln_cpu *cpu, amx_call *f, int32_t workers)
+static void amx_run_tasks(const kiln_cpu *cpu, amx_call *f)
 {
     f->queue->next = 0;
     f->waiting->next = 0;
     for (int64_t head = f->begin_head; head < f->end_head; head++)
         f->heads[head] = (amx_head){.packed = !f->owned};
-    kiln_cpu_parallel(cpu, workers, amx_worker, f);
+    do {
+        f->gone->next = 0;
+        kiln_cpu_parallel(cpu, f->workers, amx_worker, f);
+    } while (f->waiting->next > 0);
 }
 
 static int64_t amx_longest_rows(const amx_call *f)
@@ -812,6 +828,20 @@ static int64_t amx_longest_rows(const amx_call *f)
         longest = rows > longest ? rows : longest;
     }
     return longest;
+}
+
+/* Are all sequences about equally long? Then no worker is done with all it may have while another packs a long one. */
+static bool amx_sequences_alike(const kiln_attention_problem *p)
+{
+    int64_t least_q = INT64_MAX, least_k = INT64_MAX, most_q = 0, most_k = 0;
+    for (int64_t b = 0; b < p->batch; b++) {
+        const kiln_sequence seq = kiln_sequence_of(p, b);
+        least_q = seq.seqlen_q < least_q ? seq.seqlen_q : least_q;
+        least_k = seq.seqlen_k < least_k ? seq.seqlen_k : least_k;
+        most_q = seq.seqlen_q > most_q ? seq.seqlen_q : most_q;
+        most_k = seq.seqlen_k > most_k ? seq.seqlen_k : most_k;
+    }
+    return least_q >= most_q - most_q / 8 && least_k >= most_k - most_k / 8;
 }
 
 /* Do the first rows take as long as the last? */
@@ -830,6 +860,7 @@ static void flash2_amx_run(const kiln_cpu *cpu, const kiln_problem *problem, voi
     const int64_t heads = p->batch * p->heads_k;
     amx_call f;
     (void)amx_layout(&f, p, workspace, workers);
+    f.workers = workers;
     f.c = (float)(fabs(p->softmax_scale) * 0x1.71547652b82fep0); /* log2 e */
     f.sign = p->softmax_scale < 0 ? 0x8000 : 0;
     f.first_block[0] = 0;
@@ -846,15 +877,16 @@ static void flash2_amx_run(const kiln_cpu *cpu, const kiln_problem *problem, voi
     f.taper = !f.together && workers > 1 && f.tiles >= 2 * AMX_TILES_LEAST && amx_rows_alike(p);
     for (int64_t left = tiles; left > 0; left -= amx_task_tiles(&f, left))
         f.tasks_a_head++;
+    const bool alike = workers == 1 || amx_sequences_alike(p);
     while (f.end_head < heads) {
         f.begin_head = f.end_head;
         while (f.end_head < heads && f.first_block[f.end_head + 1] - f.first_block[f.begin_head] <= f.capacity)
             f.end_head++;
         f.queue->next = 0;
-        f.owned = f.together || f.end_head - f.begin_head >= workers;
+        f.owned = f.together || (alike && f.end_head - f.begin_head >= workers);
         if (!f.owned)
             kiln_cpu_parallel(cpu, workers, amx_pack_worker, &f);
-        amx_run_tasks(cpu, &f, workers);
+        amx_run_tasks(cpu, &f);
     }
 }
 
