@@ -43,8 +43,16 @@ static const attention_case forward_cases[] = {
      .used_k = true,
      .page_size = 16},
     {.seqlen_q = 5, .seqlen_k = 40, .d = 300, .values = VALUES_POISON, .mask_len = 30},
+    {.heads = 8,
+     .heads_k = 8,
+     .seqlen_q = 100,
+     .seqlen_k = 150,
+     .d = 40,
+     .type = KILN_BFLOAT16,
+     .mask = KILN_MASK_CAUSAL_BOTTOM_RIGHT},
 };
-static const char *const forward_names[] = {"dense causal", "modifiers", "packed", "paged decode", "poison"};
+static const char *const forward_names[] = {"dense causal", "modifiers", "packed",
+                                            "paged decode", "poison",    "bf16 causal"};
 enum { FORWARD_CASES = sizeof forward_cases / sizeof *forward_cases };
 
 static const softmax_case softmax_cases[] = {

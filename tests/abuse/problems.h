@@ -14,7 +14,7 @@
 #include "../support/merge.h"
 #include "../support/softmax.h"
 
-enum { PROBLEM_KINDS = 10, PROBLEM_PARTS = 4 };
+enum { PROBLEM_KINDS = 11, PROBLEM_PARTS = 4 };
 
 typedef struct problem {
     const char *name;

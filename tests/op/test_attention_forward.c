@@ -319,6 +319,10 @@ START_TEST(equal_bits)
         {SHAPE(3, 2, 2, 70, 150, 40), .bias = true, .sinks = true, STRIDES(STRIDES_TRANSPOSED)},
         {SHAPE(4, 4, 1, 1, 700, 64), .used_k = true, .page_size = 16},
         {SHAPE(4, 2, 2, 60, 150, 40), .packed_q = true, .packed_k = true, BOTTOM_RIGHT, .dropout_p = 0.1f},
+        /* bf16, several heads a worker: tile kernels pack keys and deal tasks in another way, most of all without a mask */
+        {SHAPE(1, 8, 8, 330, 330, 64), .type = B16, BOTTOM_RIGHT},
+        {SHAPE(1, 4, 4, 530, 70, 40), .type = B16},
+        {SHAPE(4, 2, 2, 60, 150, 40), .type = B16, .packed_q = true, .packed_k = true, BOTTOM_RIGHT},
     };
     char why[512];
     const char *algorithm = test_attention_algorithms[_i % TEST_ATTENTION_ALGORITHMS];
@@ -346,7 +350,7 @@ START_TEST(equal_bits)
     free(first);
 }
 END_TEST
-enum { EQUAL_BITS_SHAPES = 6 };
+enum { EQUAL_BITS_SHAPES = 9 };
 
 /* Results of a test_tensor in fp64, kept over the next call (which overwrites every output of the test). */
 static double *keep_results(const test_tensor *t)
