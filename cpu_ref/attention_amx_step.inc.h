@@ -168,8 +168,8 @@ typedef struct amx_group {
     const char *b;
 } amx_group;
 
-/* Share `part` of four of what the group after `now` reads of K or V, which follows in memory, on its way to the first-level
- * cache: a tile load waits for all of its lines. */
+/* Share `part` of four of the 2 KB of K or V that follow `now` in memory, on their way to the first-level cache: a tile load waits
+ * for all of its lines. The next group reads them, or after the last unit of K the next slot. Past the end they cost little. */
 VF_INLINE void amx_group_fetch(const amx_group now, int part)
 {
     UNROLL for (int line = 0; line < 8; line++)

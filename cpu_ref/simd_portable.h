@@ -3,15 +3,17 @@
  * simd_portable.h: the vector vocabulary of the CPU kernels in plain C (GCC vector extension, 4 floats), for any
  * processor. vf = VF_LANES floats, vm = one truth value a lane. vf_set1 zero load store load_tail store_tail add sub
  * mul div fma(ab+c) max min abs neg eq lt le not_lt finite select(m,a,b) keep(m,a) hsum hmax,
- * transpose(r): r[i][j] <-> r[j][i] of VF_LANES vectors; hsum_each(r), hmax_each(r): lane i = the sum, the maximum of r[i]; vm_and or not first(n) bits of_bits any all;
+ * transpose(r): r[i][j] <-> r[j][i] of VF_LANES vectors; hsum_each(r), hmax_each(r): lane i = the sum, the maximum of r[i];
+ * vm_and or not first(n) bits of_bits any all;
  * vf_load_type(p,type) load_type_tail(p,type,n) store_type store_type_tail: fp32, fp16, bf16, rounding to nearest even;
  * load_pairs(p,&even,&odd): of 2·VF_LANES bf16 numbers those at even places and those at odd ones; store_pairs(p,even,odd)
  * puts numbers that are not NaN back, rounded as near_bf16(x) does: to nearest, halves away from zero, which is one sum;
  * vw = 2·VF_LANES words of 16 bits, for maxima of rows: vw_load, vw_max, vw_top(x,type) below, vw_top_each(r,type): lane i = the
  * maximum of r[i], its words compared as integers;
- * vf_pause: in a loop that looks at what another thread writes; vf_exp vf_exp_half vf_tanh (simd_math.inc.h); vf_stream_line(to,from): 64 aligned bytes past the caches, where VF_STREAMS says that
- * there is such a store, in order for other threads after vf_stream_fence(). Tails (0 <= n <= VF_LANES) touch n elements,
- * read 0 in the others. No alignment is asked.
+ * vf_pause: in a loop that looks at what another thread writes; vf_exp vf_exp_half vf_tanh (simd_math.inc.h);
+ * vf_stream_line(to,from): 64 bytes past the caches, `to` aligned to as many, where VF_STREAMS says that there is such a store, in
+ * order for other threads after vf_stream_fence(). Tails (0 <= n <= VF_LANES) touch n elements,
+ * read 0 in the others. No other alignment is asked.
  *
  * max and min give their *second* operand when one is NaN. lt, le, eq are false on NaN, not_lt is true. hsum adds in
  * one fixed order. fma here is a product and a sum, each rounded (VF_FMA_UNIT says so), so that bits do not depend on

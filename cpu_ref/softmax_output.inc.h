@@ -38,9 +38,8 @@ static inline bool softmax_streams(const kiln_softmax_problem *p, const kiln_row
            p->rows * row >= SOFTMAX_STREAM_LEAST && (dense || row >= SOFTMAX_STREAM_ROW);
 }
 
-enum {
-    SOFTMAX_SHARE_ELEMENTS = 1 << 18
-}; /* least of a share that is drawn: what it costs to begin and to end one is little then */
+/* The least elements of a share that is drawn: what it costs to begin and to end one is little then. */
+enum { SOFTMAX_SHARE_ELEMENTS = 1 << 18 };
 
 /* All rows of p, by `share`. What is written past the caches was not in them before either. */
 static void softmax_parallel_rows(const kiln_cpu *cpu, const kiln_softmax_problem *p, int32_t workers, bool streams,
@@ -127,15 +126,15 @@ static void softmax_output_close(softmax_output *out)
     vf_stream_fence();
 }
 
+/* Tensors often lie alike in their pages, and then a line that leaves has the low address bits of the line read next, for which
+ * the processor takes the store to hold it: lines leave some lines behind those that are read. */
+enum { SOFTMAX_BEHIND = 4 };
+
 /*
  * What rides along with the exponentials of a block, line by line: `read` is fetched; the stage's lines leave for `to`, or,
  * where results are not streamed, the lines that the block will be written to are fetched. fp32 is fetched into the second
  * cache, where its time goes to the memory; 16-bit types keep the core busy, so they come all the way.
  */
-/* Tensors often lie alike in their pages, and then a line that leaves has the low address bits of the line read next, for which
- * the processor takes the store to hold it: lines leave some lines behind those that are read. */
-enum { SOFTMAX_BEHIND = 4 };
-
 typedef struct softmax_ride {
     const char *read, *read_end;
     const char *from, *from_end;
