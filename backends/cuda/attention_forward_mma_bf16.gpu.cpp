@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The kernels of rung `mma` for bf16. Head sizes are padded to 64, 128 or 256.
-#include "attention_forward_mma_plain.gpu.h"
+// The kernels of rung `mma` for bf16.
+#include "attention_forward_mma_shapes.gpu.h"
 
-GPU_KERNEL(attention_forward_mma_bf16_64, attention_forward_mma_plain<gpu_bf16, 64, 2, 4, 2>)
-GPU_KERNEL(attention_forward_mma_bf16_128, attention_forward_mma_plain<gpu_bf16, 128, 2, 4, 2>)
-GPU_KERNEL(attention_forward_mma_bf16_256, attention_forward_mma_plain<gpu_bf16, 256, 1, 8, 1>)
-GPU_KERNEL(attention_forward_mma_general_bf16_64, attention_forward_mma<gpu_bf16, 64, 4, 3>)
-GPU_KERNEL(attention_forward_mma_general_bf16_128, attention_forward_mma<gpu_bf16, 128, 4, 2>)
-GPU_KERNEL(attention_forward_mma_general_bf16_256, attention_forward_mma<gpu_bf16, 256, 8, 1>)
+MMA_KERNELS(bf16, gpu_bf16)
