@@ -57,7 +57,7 @@ template <int DR, int DC, class A> GPU_FN void gpu_store_pair(const gpu_cursor<A
 // Not __syncthreads(), which all threads must come to at the same place; not its barrier either, so the number of threads is said.
 template <int THREADS> GPU_FN void gpu_block_barrier_apart()
 {
-    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    asm volatile("barrier.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
 template <class E> GPU_FN uint32_t gpu_pair(float lo, float hi)
