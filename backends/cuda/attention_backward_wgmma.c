@@ -46,6 +46,13 @@ static bool is_wide(const kiln_attention_problem *p)
     return head_size(p) > 128;
 }
 
+/* Whether the items of the first keys put their part of dQ there, for the others to add to, so that nobody writes zeros and memory is not
+ * read for the first sum. Packed items come in another order. */
+static bool is_put(const kiln_attention_problem *p)
+{
+    return !is_wide(p) && !is_sent(p) && !kiln_view_present(&p->cu_seqlens_q) && !kiln_view_present(&p->cu_seqlens_k);
+}
+
 static const gpu_kernel *launch(const kiln_attention_problem *p, int i)
 {
     static const gpu_kernel *const of_f16[] = {ALL(ENTRY, f16)}, *const of_bf16[] = {ALL(ENTRY, bf16)};
@@ -105,8 +112,11 @@ static size_t place(const gpu_device *device, const kiln_attention_problem *p, g
     a->n_tiles = attention_ceil(p->seqlen_k, keys);
     a->group = p->heads / p->heads_k, a->parts = 1;
     a->works = p->heads_k * (packed_k ? p->total_k / keys + p->batch : p->batch * a->n_tiles);
-    /* few items, and with a mask of unlike lengths */
-    while (2 * a->works < 3 * device->units && a->group % 2 == 0)
+    /* Few items, and with a mask of unlike lengths; or a KV head of which the L2 holds little: at the diagonal its blocks are at different
+     * rows, and those of four parts at a quarter as many. In order they would wait for each other. */
+    const bool far = p->masked && !is_wide(p) && !(p->flags & KILN_FLAG_DETERMINISTIC) &&
+                     p->seqlen_q * a->group * head_size(p) * 8 > 3 * device->l2_bytes;
+    while ((2 * a->works < 3 * device->units || (far && a->parts < 4)) && a->group % 2 == 0)
         a->group /= 2, a->parts *= 2, a->works *= 2;
     a->q_room = packed_q ? p->total_q / rows + p->batch : p->batch * a->m_tiles;
     const int64_t of_q = p->heads * a->q_room * rows;
@@ -129,6 +139,8 @@ static size_t place(const gpu_device *device, const kiln_attention_problem *p, g
     a->open = (uint32_t *)(void *)attention_take(&workspace, &used, 4 * 4);
     if (a->parts > 1)
         a->part = (float *)(void *)attention_take(&workspace, &used, a->works * 2 * keys * head_size(p) * 4);
+    if (is_put(p))
+        a->put = (uint32_t *)(void *)attention_take(&workspace, &used, p->heads * a->q_room * 4);
     if (p->flags & KILN_FLAG_DETERMINISTIC && !is_wide(p))
         a->turn = (uint32_t *)(void *)attention_take(&workspace, &used, p->heads * a->q_room * 4);
     a->base.delta = (kiln_view){.type = KILN_FLOAT32,
@@ -140,7 +152,7 @@ static size_t place(const gpu_device *device, const kiln_attention_problem *p, g
 
 static size_t workspace_bytes(const gpu_device *device, const kiln_problem *problem)
 {
-    gpu_wgmma_backward_args a;
+    gpu_wgmma_backward_args a = {0};
     const size_t mine = place(device, &problem->backward.forward, &a, NULL),
                  others = other(problem)->workspace(device, problem);
     return mine > others ? mine : others;
@@ -185,6 +197,14 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     for (a.section = 1; a.section < p->batch * p->heads_k &&
                         (2 * a.section * per_head <= device->l2_bytes * 2 / 3 || a.section * items_of_head < busy);)
         a.section *= 2;
+    /* Those who add are given out section · (n_tiles + 1) items after the one that they wait for: as many as are under way while it lasts,
+     * which with a causal mask is the longest of them. */
+    const int64_t n = a.n_tiles + 1,
+                  apart = attention_ceil(device->units * (p->masked ? 2 * a.n_tiles : n), n * n * a.parts);
+    if (a.n_tiles == 1 || 3 * apart > p->batch * p->heads_k)
+        a.put = NULL;
+    if (a.put)
+        a.section = apart;
     /* Likewise K and V, which the heads of a group share. */
     for (a.rows_section = group; a.rows_section < p->batch * p->heads &&
                                  (2 * a.rows_section / group * p->seqlen_k * row_bytes <= device->l2_bytes * 2 / 3 ||

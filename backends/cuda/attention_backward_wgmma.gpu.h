@@ -26,7 +26,12 @@
 // and dS may reach 2^(16 - LIFT): what is beyond becomes infinite, and is done again by fp32 arithmetic. bf16: additions to memory
 // take what is below 2^-126 for 0, which is 2^-(126 + LIFT) of dq.
 //
-//   prepare  D = Σ do·o - dlse, -lse·log2(e) (+ LIFT), zeroes dQ; writes the items down
+// dQ need not begin as zeros: the items of the first keys put their part there, and the others add to it. So that nobody has to wait,
+// the heads are taken in sections, and the first keys of a section come before the other keys of the section before it; a spare wave
+// tells and hears that a head's first item is done. No item waits for one that is given out later. `prepare` zeroes what no first keys
+// are seen from, the first section, and all of dQ where that order is not to be had: in order, packed, few heads.
+//
+//   prepare  D = Σ do·o - dlse, -lse·log2(e) (+ LIFT), zeros of dQ; writes the items down
 //   main     dK, dV, dQ                                          finish   dQ scaled and rounded; parts of dK and dV joined
 //   again    what is not finite, by the kernels of flash2: `main` and `finish` list such tiles
 // Each may begin while the one before it ends.
@@ -143,6 +148,9 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
             gpu_wgmma_settle(dq);
             say(j + loaded);
             const int tile = gpu_load_at(BEFORE + 4 * stage);
+            if constexpr (!SENT)
+                if (tile < 0) // from the next step on the item gives its dQ away
+                    gpu_mbarrier_wait(base::DQ_READY + (loaded - 1) % 2 * 8, (loaded - 1) / 2 % 2);
             base::dq_out(a, tile, j - 1, dq, tile >= 0);
         };
         if (!SCORES_LAST || wg)
@@ -252,6 +260,8 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
                 gpu_wgmma_settle(dq);
                 say(j + loaded + 1);
                 base::dq_out(a, gpu_load_at(STEP + 16 * stage) & ~WGMMA_LAST, j, dq, true);
+                if constexpr (!SENT)
+                    wgmma_leave(base::DQ_DONE);
                 wgmma_leave(Q_EMPTY + 8 * stage);
                 ring.next(), j++;
             }

@@ -12,6 +12,9 @@ enum {
     GPU_WGMMA_LIFT_BF16 = 24,
 };
 
+/* What an item does with its part of dQ: adds it to what is there; puts it there, being the first; adds it when the first has left. */
+enum { GPU_WGMMA_ADDS, GPU_WGMMA_PUTS, GPU_WGMMA_WAITS };
+
 /* An item of the main kernel: `prepare` writes them down, or a thread would spend 2 us on it while its block waits. m counts
  * tiles of queries from the sequence's first on. */
 typedef struct gpu_wgmma_backward_work {
@@ -24,6 +27,7 @@ typedef struct gpu_wgmma_backward_work {
     int32_t turn;                           /* which of the sequence's items of keys */
     int32_t head;                           /* first query head */
     uint32_t votes;                         /* 0: for the block that works on it */
+    int32_t dq, unused;                     /* what happens to dQ: GPU_WGMMA_ADDS ... */
     int64_t again;                          /* my first tile as `again` counts */
     int64_t number;                         /* of this record */
 } gpu_wgmma_backward_work;
@@ -68,6 +72,8 @@ typedef struct gpu_wgmma_backward_args {
     uint32_t *open;
     /* Of each tile of dQ: whose turn it is to add to it, from the last keys to the first. NULL: in any order. */
     uint32_t *turn;
+    /* Of each tile of dQ, used of an item's first: has the item of the first keys put its part there? NULL: dQ begins as 0. */
+    uint32_t *put;
     int64_t sent_keys; /* dk and dv may leave by the copy engine: boxes of 16 rows */
     gpu_tensor_map q, k, v, dout, dk, dv;
 } gpu_wgmma_backward_args;

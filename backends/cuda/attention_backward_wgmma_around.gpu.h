@@ -60,6 +60,56 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
     using work = gpu_wgmma_backward_work;
     static constexpr int BM = base::BM, BN = KEYS, threads = base::threads, blocks = D > 128 ? 2 : 4;
 
+    // The queries that see some of `keys` keys from n0 on: key j of them is seen by j - high < i <= j - low, all of them by
+    // BN - high <= i <= -low.
+    struct extent {
+        int64_t low, high, m_first, m_past; // m: tiles of them
+        GPU_FN extent(const gpu_wgmma_window &window, int64_t n0, int64_t keys, int64_t seqlen_q)
+        {
+            const auto within = [](int64_t x, int64_t least, int64_t past) {
+                return x < least ? least : x < past ? x : past;
+            };
+            const int64_t most = 1 << 30;
+            low = window.low - n0 < -most ? -most : window.low - n0;
+            high = window.high - n0 < -most ? -most : window.high - n0;
+            const int64_t begin = within(1 - high, 0, seqlen_q), end = within(keys - low, begin, seqlen_q);
+            m_first = begin / BM;
+            m_past = keys == 0 || end == begin || high <= low ? m_first : (end + BM - 1) / BM;
+        }
+    };
+    // Whether the item of a KV head's first keys puts its part of dQ where the others add. The first section is spared the waiting.
+    static GPU_FN bool puts(const args &a, int64_t batch, int64_t head_k)
+    {
+        return a.put && batch * a.base.p.forward.heads_k + head_k >= a.section;
+    }
+    // Of an item its KV head, of all sequences, and its tile n of keys, where items wait for that of the first keys: those of a section
+    // are given out before the other items of the section before it.
+    static GPU_FN int64_t head_of(const args &a, int64_t item, int64_t heads, int64_t &n)
+    {
+        const int64_t section = a.section, others = section * (a.n_tiles - 1), whole = gpu_divide(heads, section),
+                      rest = heads - whole * section;
+        n = 0;
+        if (item < section)
+            return item;
+        item -= section;
+        int64_t at = 1 + gpu_divide(item, section + others);
+        at = at < whole ? at : whole;
+        item -= (at - 1) * (section + others);
+        const int64_t firsts = at < whole ? section : rest;
+        if (item < firsts)
+            return at * section + item;
+        item -= firsts;
+        const bool last = item >= others;
+        if (last)
+            item -= others;
+        else
+            at--;
+        const int64_t here = last ? rest : section;
+        n = gpu_divide(item, here);
+        item -= n++ * here;
+        return at * section + item;
+    }
+
     // Called: its registers are not those of the loop below.
     static GPU_CALL void write_down(const args &a, int64_t number)
     {
@@ -76,7 +126,9 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
             n = tile - wgmma_first_tile(p.cu_seqlens_k, p.total_k, BN, batch); // < 0: nobody's
         } else {
             int64_t bh;
-            if (p.masked || a.turn) {
+            if (a.put)
+                bh = head_of(a, item, heads, n);
+            else if (p.masked || a.turn) {
                 // Within a section of heads the tiles with the most queries (of a causal mask) first.
                 const int64_t section = gpu_divide(item, a.section * tiles), in = item - section * a.section * tiles;
                 const int64_t rest = heads - section * a.section, here = rest < a.section ? rest : a.section;
@@ -90,26 +142,21 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         const int64_t n0 = n * BN;
         const kiln_sequence s = gpu_sequence_of(p, batch);
         const gpu_wgmma_window window = gpu_wgmma_window_of(&p, s.pos_q - s.pos_k);
-        const int64_t left = s.seqlen_k - n0, keys = n < 0 || left < 0 ? 0 : left < BN ? left : BN, most = 1 << 30;
-        const int64_t low = window.low - n0 < -most ? -most : window.low - n0,
-                      high = window.high - n0 < -most ? -most : window.high - n0;
+        const int64_t left = s.seqlen_k - n0, keys = n < 0 || left < 0 ? 0 : left < BN ? left : BN;
+        const extent seen(window, n0, keys, s.seqlen_q);
+        const int64_t low = seen.low, high = seen.high;
         work &w = a.work[number];
         w.q_row = (int32_t)s.q_row, w.q_batch = (int32_t)s.q_batch;
         w.k_row = (int32_t)(s.k_row + n0), w.k_batch = (int32_t)s.k_batch;
         w.head_k = (int32_t)head_k, w.keys = (int32_t)keys, w.low = (int32_t)low, w.high = (int32_t)high;
-        // My key j is seen by the queries j - high < i <= j - low; all of them by BN - high <= i <= -low.
-        const auto within = [](int64_t x, int64_t least, int64_t past) {
-            return x < least ? least : x < past ? x : past;
-        };
-        const int64_t begin = within(1 - high, 0, s.seqlen_q), end = within(keys - low, begin, s.seqlen_q);
-        w.m_first = (int32_t)(begin / BM);
-        w.m_past = keys == 0 || end == begin || high <= low ? w.m_first : (int32_t)((end + BM - 1) / BM);
+        w.m_first = (int32_t)seen.m_first, w.m_past = (int32_t)seen.m_past;
         w.clear_first = high >= BN ? 0 : (int32_t)((BN - high + BM - 1) / BM);
         w.clear_past = keys < BN || 1 - low < BM ? 0 : (int32_t)((1 - low) / BM);
         const bool packed = kiln_view_present(&p.cu_seqlens_q);
         w.head = (int32_t)((head_k * a.parts + part) * a.group), w.votes = 0, w.number = number;
         w.q_tile = (int32_t)(w.head * a.q_room + gpu_wgmma_tile_of(packed, batch, s.q_row, BM, a.m_tiles));
         w.turn = (int32_t)n;
+        w.dq = !puts(a, batch, head_k) ? GPU_WGMMA_ADDS : n == 0 ? GPU_WGMMA_PUTS : GPU_WGMMA_WAITS;
         w.again = (batch * p.heads_k + head_k) * a.base.k_tiles + n * (BN / GPU_WGMMA_ROWS);
     }
 
@@ -188,7 +235,17 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
                           key = past + gpu_wgmma_window_of(&p, s.pos_q - s.pos_k).high - 2;
             a.turn[of.slot] = key < 0 ? 0 : (uint32_t)((key < s.seqlen_k ? key : s.seqlen_k - 1) / BN);
         }
-        constexpr bool ADDED = D <= 128; // dQ, to what is zeroed here
+        constexpr bool ADDED = D <= 128; // dQ
+        bool zeroes = true;
+        if (a.put) {
+            const extent first(gpu_wgmma_window_of(&p, s.pos_q - s.pos_k), 0, s.seqlen_k < BN ? s.seqlen_k : BN,
+                               s.seqlen_q);
+            const int64_t m = q0 / BM;
+            zeroes = !puts(a, of.batch, gpu_divide(of.head, gpu_divide(p.heads, p.heads_k))) || m < first.m_first ||
+                     m >= first.m_past;
+            if (gpu_thread() == 0)
+                a.put[of.slot] = 0;
+        }
         float *sums = a.dq + of.slot * base::TILE;
         const gpu_vec<float, 4> zero = {};
         const int part = gpu_thread() % PER_ROW, col = part * 8;
@@ -214,7 +271,8 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
                 delta = -gpu_read<float>(a.base.p.dlse, s.q_batch, of.head, row);
 #pragma unroll
             for (int i = 0; i < (ADDED ? 2 * STEPS : 0); i++, sums += threads * 4)
-                gpu_put<16>(sums + gpu_thread() * 4, &zero);
+                if (zeroes)
+                    gpu_put<16>(sums + gpu_thread() * 4, &zero);
 #pragma unroll
             for (int i = 0; i < STEPS; i++) {
                 gpu_pin(x[i]), gpu_pin(y[i]);

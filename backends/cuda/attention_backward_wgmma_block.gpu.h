@@ -116,8 +116,9 @@ GPU_FN void wgmma_leave(uint32_t bar, bool also = true)
 }
 
 // What a stage says of the tile of queries in it, m of the head whose m = 0 is `tile` in the workspace: its number there, with WGMMA_LAST in
-// the last step; the item's keys, ~keys if nothing is hidden; query r of the tile sees keys [r + low, r + high).
-constexpr int WGMMA_LAST = INT32_MIN;
+// the last step, and WGMMA_PUT if dQ is put there, not added; the item's keys, ~keys if nothing is hidden; query r of the tile sees keys
+// [r + low, r + high).
+constexpr int WGMMA_LAST = INT32_MIN, WGMMA_PUT = 1 << 30;
 template <int BM>
 GPU_FN void wgmma_say(int32_t (&step)[4], const gpu_wgmma_backward_work &w, int tile, int m, bool last)
 {
@@ -191,10 +192,10 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         E ds[2][BN * BM];
         float dq[DQS][SENT ? TILE : 4], lse[STAGES][BM], delta[STAGES][BM];
         uint64_t q_full[STAGES], q_empty[STAGES], do_full[STAGES], do_empty[STAGES], k_full, v_full, k_empty, v_empty,
-            dq_full[2], dq_empty[2], work_full[2], work_empty[2]; // dq_...: of even and odd steps
-        int32_t step[STAGES][4];                                  // what is in a stage: see wgmma_say
-        int32_t before[STAGES]; // its tile in the step before; below 0: an item's first
-        work mine[2];           // this item, and what the producer is at already; keys < 0: there is no more
+            dq_full[2], dq_empty[2], work_full[2], work_empty[2], dq_ready[2], dq_done; // dq_...: of even and odd steps
+        int32_t step[STAGES][4]; // what is in a stage: see wgmma_say
+        int32_t before[STAGES];  // its tile in the step before; below 0: an item's first
+        work mine[2];            // this item, and what the producer is at already; keys < 0: there is no more
     };
     static_assert(sizeof(shared) <= 232448, "shared memory of a block");
     // Dynamic shared memory begins here where there is no static one. As constants, addresses need no registers.
@@ -206,8 +207,10 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                               Q_FULL = SHARED + offsetof(shared, q_full), Q_EMPTY = SHARED + offsetof(shared, q_empty),
                               DO_FULL = SHARED + offsetof(shared, do_full),
                               DO_EMPTY = SHARED + offsetof(shared, do_empty), STEP = SHARED + offsetof(shared, step),
-                              BEFORE = SHARED + offsetof(shared, before), K_FULL = SHARED + offsetof(shared, k_full),
-                              V_FULL = SHARED + offsetof(shared, v_full), DQ_FULL = SHARED + offsetof(shared, dq_full),
+                              DQ_READY = SHARED + offsetof(shared, dq_ready),
+                              DQ_DONE = SHARED + offsetof(shared, dq_done), BEFORE = SHARED + offsetof(shared, before),
+                              K_FULL = SHARED + offsetof(shared, k_full), V_FULL = SHARED + offsetof(shared, v_full),
+                              DQ_FULL = SHARED + offsetof(shared, dq_full),
                               DQ_EMPTY = SHARED + offsetof(shared, dq_empty),
                               K_EMPTY = SHARED + offsetof(shared, k_empty),
                               V_EMPTY = SHARED + offsetof(shared, v_empty),
@@ -225,7 +228,10 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                 gpu_mbarrier_init(DO_FULL + 8 * i, 1), gpu_mbarrier_init(DO_EMPTY + 8 * i, 8);
             }
             for (int i = 0; i < 2; i++)
-                gpu_mbarrier_init(WORK_FULL + 8 * i, 1), gpu_mbarrier_init(WORK_EMPTY + 8 * i, 8 + SENDERS);
+                gpu_mbarrier_init(WORK_FULL + 8 * i, 1),
+                    gpu_mbarrier_init(WORK_EMPTY + 8 * i, 8 + (SENT ? SENDERS : 1)),
+                    gpu_mbarrier_init(DQ_READY + 8 * i, 1);
+            gpu_mbarrier_init(DQ_DONE, 8);
             for (int i = 0; i < SENDERS; i++)
                 gpu_mbarrier_init(DQ_FULL + 8 * i, 8), gpu_mbarrier_init(DQ_EMPTY + 8 * i, 1);
             gpu_mbarrier_init(K_FULL, 1), gpu_mbarrier_init(V_FULL, 1), gpu_mbarrier_init(K_EMPTY, 8),
@@ -245,6 +251,8 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                 produce(a, sh);
             if (SENT && wave >= 10)
                 send(a, sh, wave - 10);
+            if (!SENT && wave == 10 && gpu_lane() == 0)
+                order(a, sh);
             return;
         }
         gpu_registers_take<CONSUMER>();
@@ -272,14 +280,15 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
 #pragma unroll 1
                 for (int inner = 0; inner < steps.inner_past; inner++) {
                     const int head = steps.head(outer, inner), m = steps.m(outer, inner),
-                              tile = w.q_tile + head * (int)a.q_room;
+                              tile = w.q_tile + head * (int)a.q_room,
+                              put = !SENT && w.dq == GPU_WGMMA_PUTS ? WGMMA_PUT : 0;
                     const bool first = outer + inner == 0,
                                last = outer + 1 == steps.outer_past && inner + 1 == steps.inner_past;
                     const int row = w.q_row + m * BM, of = w.head + head;
                     uint32_t full = Q_FULL + 8 * ring.stage;
                     gpu_mbarrier_wait(Q_EMPTY + 8 * ring.stage, ring.parity ^ 1);
-                    wgmma_say<BM>(sh.step[ring.stage], w, tile, m, last);
-                    sh.before[ring.stage] = before, before = tile + m;
+                    wgmma_say<BM>(sh.step[ring.stage], w, tile | put, m, last);
+                    sh.before[ring.stage] = before, before = (tile | put) + m;
                     gpu_mbarrier_expect(full, Q_BYTES + BM * 4);
 #pragma unroll
                     for (int c = 0; c < PANELS; c++)
@@ -367,6 +376,31 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         gpu_bulk_wait();
     }
 
+    // Not SENT: when an item may give its dQ away, and that those who wait for it may.
+    static GPU_FN void order(const args &a, const shared &sh)
+    {
+        uint32_t loaded = 0; // items that have steps
+#pragma unroll 1
+        for (uint32_t item = 0;; item++) {
+            const work &w = sh.mine[item % 2];
+            gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
+            if (w.keys < 0)
+                return;
+            const bool any = w.m_past > w.m_first;
+            const int what = w.dq;
+            uint32_t *put = a.put + w.q_tile;
+            gpu_mbarrier_arrive(WORK_EMPTY + item % 2 * 8);
+            if (any) {
+                while (what == GPU_WGMMA_WAITS && gpu_load_acquire(put) == 0) {
+                }
+                gpu_mbarrier_arrive(DQ_READY + loaded % 2 * 8);
+                gpu_mbarrier_wait(DQ_DONE, loaded++ % 2);
+            }
+            if (what == GPU_WGMMA_PUTS)
+                gpu_store_release(put, 1);
+        }
+    }
+
     // What the item has of dV and dK, `COLUMNS` from col0 on of rows key0 and key0 + 8, to memory. Is something not finite?
     template <int COLUMNS>
     static GPU_FN bool put(const args &a, const work &w, int key0, int col0, const float (&dv)[COLUMNS / 2],
@@ -404,10 +438,11 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
             if (thread % 32 == 0 && also)
                 gpu_mbarrier_arrive(DQ_FULL + step % 2 * 8);
         } else {
-            float *to = a.dq + (int64_t)tile * TILE + mine;
+            const bool put = tile & WGMMA_PUT;
+            float *to = a.dq + (int64_t)(tile & ~WGMMA_PUT) * TILE + mine;
 #pragma unroll
             for (int i = 0; i < PIECES; i++)
-                gpu_add4(to + i * 128, dq + 4 * i, also);
+                gpu_put_or_add4(to + i * 128, dq + 4 * i, also && put, also && !put);
         }
     }
 };

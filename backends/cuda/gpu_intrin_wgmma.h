@@ -98,12 +98,13 @@ GPU_FN void gpu_bulk_wait() // it has arrived
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
-// Four atomic additions, 16-byte aligned, if `also`, which is no branch.
-GPU_FN void gpu_add4(float *to, const float *x, bool also)
+// Four numbers, 16-byte aligned, put there, or added atomically; neither is a branch.
+GPU_FN void gpu_put_or_add4(float *to, const float *x, bool put, bool add)
 {
-    asm volatile("{\n.reg .pred also;\nsetp.ne.u32 also, %5, 0;\n"
-                 "@also red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(to),
-                 "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"((uint32_t)also)
+    asm volatile("{\n.reg .pred put, add;\nsetp.ne.u32 put, %5, 0;\nsetp.ne.u32 add, %6, 0;\n"
+                 "@put st.global.v4.f32 [%0], {%1, %2, %3, %4};\n"
+                 "@add red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(to),
+                 "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"((uint32_t)put), "r"((uint32_t)add)
                  : "memory");
 }
 // What this thread has written to shared memory is seen by the copy engine and the matrix unit (after a barrier).
