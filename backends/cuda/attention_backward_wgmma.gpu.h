@@ -29,7 +29,8 @@
 // dQ need not begin as zeros: the items of the first keys put their part there, and the others add to it. So that nobody has to wait,
 // the heads are taken in sections, and the first keys of a section come before the other keys of the section before it; a spare wave
 // tells and hears that a head's first item is done. No item waits for one that is given out later. `prepare` zeroes what no first keys
-// are seen from, the first section, and all of dQ where that order is not to be had: in order, packed, few heads.
+// are seen from, the first section, and all of dQ where that order is not to be had: packed, few heads, or by way of shared memory. In order
+// the last keys are the first.
 //
 //   prepare  D = Σ do·o - dlse, -lse·log2(e) (+ LIFT), zeros of dQ; writes the items down
 //   main     dK, dV, dQ                                          finish   dQ scaled and rounded; parts of dK and dV joined

@@ -230,20 +230,20 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         const int64_t q0 = of.tile * BM;
         if (q0 < 0 || q0 >= s.seqlen_q)
             return;
-        if (a.turn && gpu_thread() == 0) { // the last whose keys my last query may see
-            const int64_t past = q0 + BM < s.seqlen_q ? q0 + BM : s.seqlen_q,
-                          key = past + gpu_wgmma_window_of(&p, s.pos_q - s.pos_k).high - 2;
-            a.turn[of.slot] = key < 0 ? 0 : (uint32_t)((key < s.seqlen_k ? key : s.seqlen_k - 1) / BN);
-        }
         constexpr bool ADDED = D <= 128; // dQ
+        // Not where an item puts the first there: in order that of the last keys which my last query may see, else of the first keys.
         bool zeroes = true;
-        if (a.put) {
-            const extent first(gpu_wgmma_window_of(&p, s.pos_q - s.pos_k), 0, s.seqlen_k < BN ? s.seqlen_k : BN,
-                               s.seqlen_q);
-            const int64_t m = q0 / BM;
-            zeroes = !puts(a, of.batch, gpu_divide(of.head, gpu_divide(p.heads, p.heads_k))) || m < first.m_first ||
-                     m >= first.m_past;
-            if (gpu_thread() == 0)
+        if (a.turn || a.put) {
+            const gpu_wgmma_window window = gpu_wgmma_window_of(&p, s.pos_q - s.pos_k);
+            const int64_t past = q0 + BM < s.seqlen_q ? q0 + BM : s.seqlen_q, key = past + window.high - 2,
+                          last = key < 0 ? 0 : (key < s.seqlen_k ? key : s.seqlen_k - 1) / BN, n = a.turn ? last : 0,
+                          left = s.seqlen_k - n * BN, m = q0 / BM;
+            const extent first(window, n * BN, left < BN ? left : BN, s.seqlen_q);
+            zeroes = m < first.m_first || m >= first.m_past ||
+                     (a.put && !puts(a, of.batch, gpu_divide(of.head, gpu_divide(p.heads, p.heads_k))));
+            if (gpu_thread() == 0 && a.turn)
+                a.turn[of.slot] = (uint32_t)n | (zeroes ? 0 : WGMMA_FIRST);
+            if (gpu_thread() == 0 && a.put)
                 a.put[of.slot] = 0;
         }
         float *sums = a.dq + of.slot * base::TILE;

@@ -119,6 +119,8 @@ GPU_FN void wgmma_leave(uint32_t bar, bool also = true)
 // the last step, and WGMMA_PUT if dQ is put there, not added; the item's keys, ~keys if nothing is hidden; query r of the tile sees keys
 // [r + low, r + high).
 constexpr int WGMMA_LAST = INT32_MIN, WGMMA_PUT = 1 << 30;
+// In order: with whose turn it is, nobody has been there.
+constexpr uint32_t WGMMA_FIRST = 1u << 31;
 template <int BM>
 GPU_FN void wgmma_say(int32_t (&step)[4], const gpu_wgmma_backward_work &w, int tile, int m, bool last)
 {
@@ -332,7 +334,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                 falls = falls || gpu_read<int32_t>(starts, b) > gpu_read<int32_t>(starts, b + 1);
         return !gpu_wave_any(falls);
     }
-    // SENT: adds what the consumers leave; in order: when it is this item's turn. A wave for even and one for odd steps: until what is
+    // SENT: adds what the consumers leave; in order: when it is this item's turn, the first puts it there. A wave for even and one for odd steps: until what is
     // added has arrived and the next item may add takes longer than a step.
     static GPU_FN void send(const args &a, const shared &sh, uint32_t odd)
     {
@@ -358,11 +360,18 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                         continue;
                     const int tile = w.q_tile + steps.head(outer, inner) * (int)a.q_room, m = steps.m(outer, inner);
                     uint32_t *whose = a.turn + tile + m;
-                    while (waits && gpu_load_acquire(whose) != turn) {
-                    }
+                    uint32_t now = turn;
+                    if (a.turn)
+                        do
+                            now = gpu_load_acquire(whose);
+                        while (waits && (now & ~WGMMA_FIRST) != turn);
                     gpu_async_fence_global();
                     gpu_mbarrier_wait(DQ_FULL + 8 * odd, step / 2 % 2);
-                    gpu_bulk_add(a.dq + (int64_t)(tile + m) * TILE, from, TILE * 4);
+                    float *to = a.dq + (int64_t)(tile + m) * TILE;
+                    if (now & WGMMA_FIRST)
+                        gpu_bulk_store(to, from, TILE * 4);
+                    else
+                        gpu_bulk_add(to, from, TILE * 4);
                     gpu_bulk_wait_read<0>();
                     gpu_mbarrier_arrive(DQ_EMPTY + 8 * odd);
                     if (a.turn) {

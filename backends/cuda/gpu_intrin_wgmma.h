@@ -81,6 +81,13 @@ GPU_FN void gpu_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_
                  "l"(from), "r"(bytes), "r"(bar)
                  : "memory");
 }
+// Shared memory to global memory, in a group of its own (gpu_bulk_wait).
+GPU_FN void gpu_bulk_store(void *to, uint32_t from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
 // Adds fp32 numbers of shared memory to global memory, each atomically.
 GPU_FN void gpu_bulk_add(float *to, uint32_t from, uint32_t bytes)
 {
