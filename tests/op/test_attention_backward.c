@@ -281,7 +281,31 @@ START_TEST(many_tiles)
     ck_assert(ran(g));
 }
 END_TEST
-enum { MANY_TILES = 15, LONG_ITEMS = 13, LAST_KEYS = 8 };
+enum { MANY_TILES = 15, MANY_HEADS = 9, LONG_ITEMS = 13, LAST_KEYS = 8 };
+
+/* Heads enough for a device to be at some keys of each only. Of their gradients of q the first part may be put there, for others to add
+ * to: that of the first keys (DETERMINISTIC: the last), if a row sees any; rows that see others alone, or none, begin as zeros. */
+START_TEST(many_heads)
+{
+    const int64_t batch = test_on_cpu() ? 2 : test_smaller(45, 1), heads = test_smaller(4, 2),
+                  rows = test_smaller(150, 20), keys = test_smaller(300, 150);
+    const gradients_case all[MANY_HEADS] = {
+        {F(SHAPE(batch, 2 * heads, heads, rows, keys, 64), WINDOW_TL(40, 30), .type = B16)},
+        {F(SHAPE(batch, heads, heads, rows + 50, keys + 100, 128), WINDOW_BR(100, -20), .type = F16), .dlse = true},
+        {F(SHAPE(batch, heads, heads, rows, keys, 128), BOTTOM_RIGHT, .used_q = true, .used_k = true, .type = B16)},
+        {F(SHAPE(batch, heads, heads, keys, rows, 40), BOTTOM_RIGHT, .type = F16)},
+        {F(SHAPE(batch, heads, heads, rows, keys, 72), TOP_LEFT, .values = VALUES_POISON, .type = B16)},
+        {F(SHAPE(batch, heads, heads, rows, keys, 64), .used_k = true, .type = F16)},
+        {F(SHAPE(batch, heads, heads, rows, keys, 64), WINDOW_TL(40, 30), .type = F16),
+         .flags = KILN_FLAG_DETERMINISTIC},
+        {F(SHAPE(batch, 2 * heads, heads, keys, rows, 128), WINDOW_BR(60, 3), .used_q = true, .type = B16),
+         .flags = KILN_FLAG_DETERMINISTIC},
+        {F(SHAPE(batch, heads, heads, keys, rows, 96), BOTTOM_RIGHT, .used_k = true, .type = F16),
+         .flags = KILN_FLAG_DETERMINISTIC},
+    };
+    ck_assert(ran(test_gradients_new(&all[_i])));
+}
+END_TEST
 
 /* Heads that share keys, by items of thousands of rows: wgmma has another kernel from 8192 on, at head sizes of 65 to 128. Where there
  * are few keys for many heads it deals out parts of a group, by halves: one of an odd number stays together, and its tiles of queries are
@@ -471,6 +495,8 @@ static Suite *suite(void)
     tcase_add_loop_test(t, many_tiles, 0, MANY_TILES);
     tcase_add_loop_test(t, long_items, 0, LONG_ITEMS);
     tcase_add_loop_test(t, last_keys, 0, LAST_KEYS);
+    t = test_tcase(s, "many heads");
+    tcase_add_loop_test(t, many_heads, 0, MANY_HEADS);
     t = test_tcase(s, "arguments");
     tcase_add_loop_test(t, every_argument, 0, ARGUMENTS);
     return s;
