@@ -196,9 +196,8 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
         a.section *= 2;
     /* Those who add are given out section · (n_tiles + 1) items after the one that they wait for: as many as are under way while it lasts,
      * which with a causal mask is the longest of them. */
-    const int64_t n = a.n_tiles + 1,
-                  apart = attention_ceil(device->units * (p->masked ? 2 * a.n_tiles : n), n * n * a.parts);
-    if (a.n_tiles == 1 || 3 * apart > p->batch * p->heads_k)
+    const int64_t n = a.n_tiles + 1, apart = attention_ceil(device->units * (p->masked ? 2 * a.n_tiles : n), n * n);
+    if (a.n_tiles == 1 || a.parts > 1 || 3 * apart > p->batch * p->heads_k)
         a.put = NULL;
     if (a.put)
         a.section = apart;
