@@ -288,10 +288,11 @@ enum { MANY_TILES = 15, MANY_HEADS = 9, LONG_ITEMS = 13, LAST_KEYS = 8 };
 START_TEST(many_heads)
 {
     const int64_t batch = test_on_cpu() ? 2 : test_smaller(45, 1), heads = test_smaller(4, 2),
-                  rows = test_smaller(150, 20), keys = test_smaller(300, 150);
+                  rows = test_smaller(150, 20), keys = test_smaller(300, 40), more = test_smaller(200, 20),
+                  far = test_smaller(400, 40);
     const gradients_case all[MANY_HEADS] = {
         {F(SHAPE(batch, 2 * heads, heads, rows, keys, 64), WINDOW_TL(40, 30), .type = B16)},
-        {F(SHAPE(batch, heads, heads, rows + 50, keys + 100, 128), WINDOW_BR(100, -20), .type = F16), .dlse = true},
+        {F(SHAPE(batch, heads, heads, more, far, 128), WINDOW_BR(100, -20), .type = F16), .dlse = true},
         {F(SHAPE(batch, heads, heads, rows, keys, 128), BOTTOM_RIGHT, .used_q = true, .used_k = true, .type = B16)},
         {F(SHAPE(batch, heads, heads, keys, rows, 40), BOTTOM_RIGHT, .type = F16)},
         {F(SHAPE(batch, heads, heads, rows, keys, 72), TOP_LEFT, .values = VALUES_POISON, .type = B16)},
