@@ -13,11 +13,17 @@
 // A block stays on its multiprocessor and takes items from a counter. Its producer reads the next one and loads its first tiles while
 // the consumers are still at the last steps of this one and at its dK and dV.
 //
+// dQ need not begin as zeros: the items of the first keys put their part there, and the others add to it. So that nobody has to wait,
+// the heads are taken in sections, and the first keys of a section come before the other keys of the section before it; a spare wave
+// tells and hears that a head's first item is done. `prepare` zeroes what no first keys are seen from, the first section, and all of dQ
+// where that order is not to be had: packed, few heads, or SENT. In order the last keys are the first.
+//
 // In order (DETERMINISTIC, SENT): same bits. An item adds to a tile of dQ after the item of the 128 keys behind its own, which tells it
 // so by a counter of the tile; the last keys are given out first. With a causal mask each item begins at its diagonal, where it is
 // the first to add, and comes to the next tiles when those behind it have left: begun together, no two want the same tile. Items
-// that begin at the same tile (no mask) belong to different heads, as far as the L2 holds their Q, dO and dQ. No item waits for
-// one that is given out later.
+// that begin at the same tile (no mask) belong to different heads, as far as the L2 holds their Q, dO and dQ.
+//
+// No item waits for one that is given out later.
 //
 // Where there are few keys for many query heads, several items share a KV head's keys, each for a part of its heads; their dK and dV
 // go to memory in fp32, and `finish` adds them up.
@@ -25,12 +31,6 @@
 // P and dS are larger by 2^LIFT, which the scales of dv, dk and dq take back. fp16: what rounds to 0 is then below 2^-(25 + LIFT),
 // and dS may reach 2^(16 - LIFT): what is beyond becomes infinite, and is done again by fp32 arithmetic. bf16: additions to memory
 // take what is below 2^-126 for 0, which is 2^-(126 + LIFT) of dq.
-//
-// dQ need not begin as zeros: the items of the first keys put their part there, and the others add to it. So that nobody has to wait,
-// the heads are taken in sections, and the first keys of a section come before the other keys of the section before it; a spare wave
-// tells and hears that a head's first item is done. No item waits for one that is given out later. `prepare` zeroes what no first keys
-// are seen from, the first section, and all of dQ where that order is not to be had: packed, few heads, or by way of shared memory. In order
-// the last keys are the first.
 //
 //   prepare  D = Σ do·o - dlse, -lse·log2(e) (+ LIFT), zeros of dQ; writes the items down
 //   main     dK, dV, dQ                                          finish   dQ scaled and rounded; parts of dK and dV joined
@@ -158,8 +158,7 @@ struct attention_backward_wgmma : wgmma_backward_block<E, D, BM, GPU_WGMMA_KEYS,
             say(0);
 #pragma unroll 1
         for (uint32_t item = 0;; item++) {
-            const work &w = sh.mine[item % 2];
-            gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
+            const work &w = wgmma_item(sh.mine, WORK_FULL, item);
             if (gpu_uniform(w.keys) < 0)
                 break;
 #pragma unroll

@@ -72,7 +72,8 @@ typedef struct gpu_wgmma_backward_args {
     uint32_t *open;
     /* Of each tile of dQ: whose turn it is to add to it, from the last keys to the first. NULL: in any order. */
     uint32_t *turn;
-    /* Of each tile of dQ, used of an item's first: has the item of the first keys put its part there? NULL: dQ begins as 0. */
+    /* Of each tile of dQ, used of an item's first: has the item of the first keys put its part there? NULL (so where
+     * there are parts): dQ begins as 0. */
     uint32_t *put;
     int64_t sent_keys; /* dk and dv may leave by the copy engine: boxes of 16 rows */
     gpu_tensor_map q, k, v, dout, dk, dv;

@@ -233,14 +233,14 @@ struct attention_backward_wgmma_prepare : attention_backward_wgmma_tiles<E, D, R
         constexpr bool ADDED = D <= 128; // dQ
         // Not where an item puts the first there: in order that of the last keys which my last query may see, else of the first keys.
         bool zeroes = true;
-        if (a.turn || a.put) {
+        if (ADDED && (a.turn || a.put)) {
             const gpu_wgmma_window window = gpu_wgmma_window_of(&p, s.pos_q - s.pos_k);
             const int64_t past = q0 + BM < s.seqlen_q ? q0 + BM : s.seqlen_q, key = past + window.high - 2,
                           last = key < 0 ? 0 : (key < s.seqlen_k ? key : s.seqlen_k - 1) / BN, n = a.turn ? last : 0,
                           left = s.seqlen_k - n * BN, m = q0 / BM;
             const extent first(window, n * BN, left < BN ? left : BN, s.seqlen_q);
-            zeroes = m < first.m_first || m >= first.m_past ||
-                     (a.put && !puts(a, of.batch, gpu_divide(of.head, gpu_divide(p.heads, p.heads_k))));
+            zeroes =
+                m < first.m_first || m >= first.m_past || (a.put && !puts(a, of.batch, gpu_divide(of.head, a.group)));
             if (gpu_thread() == 0 && a.turn)
                 a.turn[of.slot] = (uint32_t)n | (zeroes ? 0 : WGMMA_FIRST);
             if (gpu_thread() == 0 && a.put)

@@ -142,6 +142,13 @@ GPU_FN bool wgmma_fetch(uint32_t *given, int64_t items, const WORK *list, int32_
     }
 }
 
+// The block's item, when its producer has found it.
+template <class WORK> GPU_FN WORK &wgmma_item(WORK (&mine)[2], uint32_t full, uint32_t item)
+{
+    gpu_mbarrier_wait(full + item % 2 * 8, item / 2 % 2);
+    return mine[item % 2];
+}
+
 // An item's K and V to the L2, while the one before it is worked on.
 template <int PANELS> GPU_FN void wgmma_fetch_keys(const gpu_wgmma_backward_args &a, const gpu_wgmma_backward_work &w)
 {
@@ -334,8 +341,8 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
                 falls = falls || gpu_read<int32_t>(starts, b) > gpu_read<int32_t>(starts, b + 1);
         return !gpu_wave_any(falls);
     }
-    // SENT: adds what the consumers leave; in order: when it is this item's turn, the first puts it there. A wave for even and one for odd steps: until what is
-    // added has arrived and the next item may add takes longer than a step.
+    // SENT: adds what the consumers leave; in order: when it is this item's turn, the first puts it there. A wave for even and one for
+    // odd steps: until what is added has arrived and the next item may add takes longer than a step.
     static GPU_FN void send(const args &a, const shared &sh, uint32_t odd)
     {
         const auto &p = a.base.p.forward;
@@ -346,8 +353,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         uint32_t step = 0;
 #pragma unroll 1
         for (uint32_t item = 0;; item++) {
-            const work &w = sh.mine[item % 2];
-            gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
+            const work &w = wgmma_item(sh.mine, WORK_FULL, item);
             if (w.keys < 0)
                 break;
             const wgmma_steps steps(a, w);
@@ -391,8 +397,7 @@ template <class E_, int D_, int BM_, int BN_, int STAGES_, bool SENT_> struct wg
         uint32_t loaded = 0; // items that have steps
 #pragma unroll 1
         for (uint32_t item = 0;; item++) {
-            const work &w = sh.mine[item % 2];
-            gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
+            const work &w = wgmma_item(sh.mine, WORK_FULL, item);
             if (w.keys < 0)
                 return;
             const bool any = w.m_past > w.m_first;

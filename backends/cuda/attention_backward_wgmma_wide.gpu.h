@@ -147,8 +147,7 @@ template <class E> struct attention_backward_wgmma_keys {
         wgmma_ring<DO_STAGES> ring;
 #pragma unroll 1
         for (uint32_t item = 0;; item++) {
-            const work &w = sh.mine[item % 2];
-            gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
+            const work &w = wgmma_item(sh.mine, WORK_FULL, item);
             if (w.keys < 0)
                 return;
             const int m_first = w.m_first, m_past = w.m_past, group = (int)a.group, batch = w.q_batch, row = w.q_row,
@@ -259,8 +258,7 @@ template <class E> struct attention_backward_wgmma_keys {
 
 #pragma unroll 1
         for (uint32_t item = 0;; item++) {
-            work &w = sh.mine[item % 2];
-            gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
+            work &w = wgmma_item(sh.mine, WORK_FULL, item);
             if (gpu_uniform(w.keys) < 0)
                 break;
 #pragma unroll
@@ -438,8 +436,7 @@ template <class E> struct attention_backward_wgmma_queries {
         uint32_t steps = 0, loaded = 0; // dO so often
 #pragma unroll 1
         for (uint32_t item = 0;; item++) {
-            const work &w = sh.mine[item % 2];
-            gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
+            const work &w = wgmma_item(sh.mine, WORK_FULL, item);
             if (w.rows < 0)
                 return;
             const int n_first = w.n_first, n_past = w.n_past, row = w.k_row, head = w.head_k, batch = w.k_batch;
@@ -508,8 +505,7 @@ template <class E> struct attention_backward_wgmma_queries {
 
 #pragma unroll 1
         for (uint32_t item = 0;; item++) {
-            const work &w = sh.mine[item % 2];
-            gpu_mbarrier_wait(WORK_FULL + item % 2 * 8, item / 2 % 2);
+            const work &w = wgmma_item(sh.mine, WORK_FULL, item);
             if (gpu_uniform(w.rows) < 0)
                 break;
 #pragma unroll

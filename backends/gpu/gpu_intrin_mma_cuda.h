@@ -54,8 +54,8 @@ template <int DR, int DC, class A> GPU_FN void gpu_store_pair(const gpu_cursor<A
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(gpu_moved<DR, DC>(at)), "r"(x) : "memory");
 }
 
-// Not __syncthreads(), which all threads must come to at the same place, as to any aligned barrier (so says synccheck); not its barrier either,
-// so the number of threads is said.
+// Not __syncthreads(), which all threads must come to at the same place, as to any aligned barrier (so says synccheck); not its
+// barrier either, so the number of threads is said.
 template <int THREADS> GPU_FN void gpu_block_barrier_apart()
 {
     asm volatile("barrier.sync 1, %0;" ::"n"(THREADS) : "memory");
