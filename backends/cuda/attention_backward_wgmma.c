@@ -112,8 +112,11 @@ static size_t place(const gpu_device *device, const kiln_attention_problem *p, g
     a->n_tiles = attention_ceil(p->seqlen_k, keys);
     a->group = p->heads / p->heads_k, a->parts = 1;
     a->works = p->heads_k * (packed_k ? p->total_k / keys + p->batch : p->batch * a->n_tiles);
-    /* few items, and with a mask of unlike lengths */
-    while (2 * a->works < 3 * device->units && a->group % 2 == 0)
+    /* Few items, and with a mask of unlike lengths; or a KV head of which the L2 holds little: at the diagonal its blocks are at different
+     * rows, and those of four parts at a quarter as many. In order they would wait for each other. */
+    const bool far = p->masked && !is_wide(p) && !(p->flags & KILN_FLAG_DETERMINISTIC) &&
+                     p->seqlen_q * a->group * head_size(p) * 8 > 3 * device->l2_bytes;
+    while ((2 * a->works < 3 * device->units || (far && a->parts < 4)) && a->group % 2 == 0)
         a->group /= 2, a->parts *= 2, a->works *= 2;
     a->q_room = packed_q ? p->total_q / rows + p->batch : p->batch * a->m_tiles;
     const int64_t of_q = p->heads * a->q_room * rows;
@@ -181,18 +184,20 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
         return other(problem)->run(device, problem, workspace, stream);
     (void)place(device, p, &a, workspace);
     const bool wide = is_wide(p);
-    a.sent_keys = !wide && a.parts == 1 && gpu_tensor_map_of(&b->dk, 16, &a.dk) && gpu_tensor_map_of(&b->dv, 16, &a.dv);
+    a.sent_keys = a.parts == 1 && gpu_tensor_map_of(&b->dk, 16, &a.dk) && gpu_tensor_map_of(&b->dv, 16, &a.dv);
     /* Q, dO and the sums of dQ of the heads that are worked on together should stay in the L2. But a section's items are to keep the
      * device busy, else the long items of the next one begin when others have little left; more so where one KV head's queries
-     * are too many anyway: fewer blocks a head are less far apart. In order they would wait for each other. */
+     * are too many anyway: fewer blocks a head are less far apart. In order they would wait for each other. Wide, K, V and what is
+     * written pass through the L2 at the same time. */
     const int64_t row_bytes = head_size(p) * (wide ? 4 : 8), group = p->heads / p->heads_k;
     const int64_t per_head = p->seqlen_q * row_bytes * group;
+    const int64_t room = device->l2_bytes * (wide ? 1 : 2) / 3;
     const int64_t busy = a.turn ? 0 : device->units * (per_head > 2 * device->l2_bytes ? 4 : 1);
     const int64_t items_of_head = a.n_tiles * a.parts;
     /* Heads of a group row by row where it takes many of them to fill the L2, else one after the other. */
     a.rows_outside = !wide && a.group > 1 && !a.turn && p->seqlen_q * row_bytes <= device->l2_bytes / 5;
-    for (a.section = 1; a.section < p->batch * p->heads_k &&
-                        (2 * a.section * per_head <= device->l2_bytes * 2 / 3 || a.section * items_of_head < busy);)
+    for (a.section = 1;
+         a.section < p->batch * p->heads_k && (2 * a.section * per_head <= room || a.section * items_of_head < busy);)
         a.section *= 2;
     /* Those who add are given out section · (n_tiles + 1) items after the one that they wait for: as many as are under way while it lasts,
      * which with a causal mask is the longest of them. */
@@ -202,9 +207,9 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
     if (a.put)
         a.section = apart;
     /* Likewise K and V, which the heads of a group share. */
-    for (a.rows_section = group; a.rows_section < p->batch * p->heads &&
-                                 (2 * a.rows_section / group * p->seqlen_k * row_bytes <= device->l2_bytes * 2 / 3 ||
-                                  a.rows_section * ((a.m_tiles + 1) / 2) < device->units);)
+    for (a.rows_section = group;
+         a.rows_section < p->batch * p->heads && (2 * a.rows_section / group * p->seqlen_k * row_bytes <= room ||
+                                                  a.rows_section * ((a.m_tiles + 1) / 2) < device->units);)
         a.rows_section *= 2;
     const int64_t of_q = p->heads * a.q_room,
                   records = attention_ceil(a.works + a.rows_works, launch(p, PREPARE)->threads),

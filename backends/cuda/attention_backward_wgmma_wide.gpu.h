@@ -13,7 +13,8 @@
 //            dS out under what 0 has issued. Q and dO wait for both, so three stages of Q and two of dO are what keeps them from
 //            waiting for memory; room for the third: a quarter of K and V is in registers, and one P.
 //   queries  128 queries an item, 64 a warpgroup: S, dP, dQ += dS·K; P under dP, the second half of dS under the first half of dQ. The
-//            second warpgroup has dP before S, or both would work P and dS out at the same time.
+//            second warpgroup has dP before S, or both would work P and dS out at the same time. Each passes by the tiles of keys that
+//            only the other's rows see.
 //
 // The items of `queries` need nothing of `keys`: a block begins with them when there is none of those left.
 //
@@ -249,9 +250,11 @@ template <class E> struct attention_backward_wgmma_keys {
             for (int i = 0; i < BM / 4; i++)
                 pairs[i] = gpu_pair<E>(x[2 * i], x[2 * i + 1]);
         };
-        const auto sums_done = [&]() {
+        const auto settle_sums = [&]() {
             gpu_wgmma_settle(sum);
             gpu_wgmma_settle(pairs);
+        };
+        const auto leave_second = [&]() {
             wgmma_leave(SECOND_EMPTY + 8 * second.stage);
             second.next();
         };
@@ -265,7 +268,8 @@ template <class E> struct attention_backward_wgmma_keys {
             for (int i = 0; i < D / 2; i++)
                 sum[i] = 0;
             int left = gpu_uniform((w.m_past - w.m_first) * (int)a.group);
-            if (left > 0) {
+            const bool any = left > 0;
+            if (any) {
                 gpu_mbarrier_wait(OWN_FULL, loaded++ % 2);
 #pragma unroll
                 for (int kk = 0; kk < HELD * 4; kk++)
@@ -308,7 +312,7 @@ template <class E> struct attention_backward_wgmma_keys {
                         wgmma_leave(P_FULL);
                         wgmma_leave(FIRST_EMPTY + 8 * first.stage);
                         gpu_wgmma_wait<0>();
-                        sums_done();
+                        settle_sums(), leave_second();
                     } else {
                         gpu_wgmma_fence();
                         issue_sums();
@@ -316,7 +320,7 @@ template <class E> struct attention_backward_wgmma_keys {
                         gpu_wgmma_fence();
                         issue_scores();
                         gpu_wgmma_wait<1>();
-                        sums_done();
+                        settle_sums(), leave_second();
                         gpu_wgmma_wait<0>();
                         gpu_wgmma_settle(x);
                         gpu_wgmma_settle(held);
@@ -331,15 +335,31 @@ template <class E> struct attention_backward_wgmma_keys {
                 wgmma_leave(KV_EMPTY);
                 gpu_wgmma_fence();
                 issue_sums();
+                if constexpr (WG == 1) // dP is made of the last dO
+                    gpu_named_barrier_arrive(4, 256);
                 gpu_wgmma_wait<0>();
-                sums_done();
+                settle_sums();
+                // What was summed up leaves by way of the stage of the last that was; nobody is to need that any more.
+                if constexpr (WG == 0)
+                    gpu_named_barrier(4, 256);
+                else
+                    gpu_named_barrier(2 + WG, 128);
             }
+            const bool whole = gpu_uniform(any && a.sent_keys && warp * 16 + 16 <= w.keys);
+            const float factor = wgmma_lowered<E>(WG == 0 ? 1.f : (float)p.forward.softmax_scale);
             bool open = false;
-            if (a.parts > 1)
+            if (whole) {
+                open = wgmma_send<E, D, PANEL>(SECOND + second.stage * BYTES + warp * 2048, sum, factor,
+                                               WG == 0 ? &a.dv : &a.dk, true, w.k_row + warp * 16, w.head_k, w.k_batch)
+                           .template overflows<E>();
+                if (lane == 0)
+                    gpu_bulk_wait_read<0>();
+            } else if (a.parts > 1)
                 wgmma_put_part<D, 4>(a, w.number, WG, sum);
             else
-                open = wgmma_put_keys<E, D>(WG == 0 ? p.dv : p.dk, w, key0, 0, sum,
-                                            wgmma_lowered<E>(WG == 0 ? 1.f : (float)p.forward.softmax_scale));
+                open = wgmma_put_keys<E, D>(WG == 0 ? p.dv : p.dk, w, key0, 0, sum, factor);
+            if (any)
+                leave_second();
             open = gpu_group_any(2 + WG, 128, open);
             if (gpu_thread() % 128 == 0) { // who comes second tells of both
                 const uint32_t votes = gpu_atomic_add(&w.votes, open ? 0x101 : 1);
@@ -348,6 +368,8 @@ template <class E> struct attention_backward_wgmma_keys {
             }
             wgmma_leave(WORK_EMPTY + item % 2 * 8);
         }
+        if (lane == 0)
+            gpu_bulk_wait();
     }
 };
 
@@ -391,8 +413,10 @@ template <class E> struct attention_backward_wgmma_queries {
         gpu_block_barrier();
         gpu_chain_go();
         // Not at the begin: what is needed was written before `keys` let this one begin. Whoever waits for this one waits for both.
-        if (wgmma_roles<attention_backward_wgmma_queries>(a, sh))
+        if (wgmma_roles<attention_backward_wgmma_queries>(a, sh)) {
+            gpu_wave_barrier(); // or a lane that produces waits as soon as the others of its wave do
             gpu_chain_wait();
+        }
     }
 
     // Two producers, of one thread each. What warpgroup 0 needs for its first step comes first. Q and K, and the items:
@@ -514,6 +538,15 @@ template <class E> struct attention_backward_wgmma_queries {
             int n = gpu_uniform(w.n_first);
             const int n_past = gpu_uniform(w.n_past);
             if (n < n_past) {
+                // Of the item's tiles of keys those with some that my rows see.
+                const int rows = gpu_uniform(w.rows) - WG * ROWS, low = gpu_uniform(w.low) + WG * ROWS,
+                          end = gpu_uniform(w.high) + WG * ROWS + (rows < ROWS ? rows : ROWS) - 1;
+                const int begin = low < n * BN        ? n
+                                  : low < n_past * BN ? low / BN
+                                                      : n_past,
+                          past = rows <= 0 || end <= begin * BN ? begin
+                                 : end >= n_past * BN           ? n_past
+                                                                : (end + BN - 1) / BN;
 #pragma unroll
                 for (int h = 0; h < 2; h++) { // rows that are not there do not matter
                     const int64_t at =
@@ -565,31 +598,45 @@ template <class E> struct attention_backward_wgmma_queries {
                         wgmma_leave(V_EMPTY);
                     }
                 };
+                // By tiles that only the other warpgroup's rows see.
+                const auto pass = [&](int to) {
+#pragma unroll 1
+                    for (; n < to; n++, ring.next()) {
+                        gpu_mbarrier_wait(K_FULL + 8 * ring.stage, ring.parity);
+                        gpu_mbarrier_wait(V_FULL, steps++ % 2);
+                        wgmma_leave(K_EMPTY + 8 * ring.stage), wgmma_leave(V_EMPTY);
+                    }
+                };
                 gpu_mbarrier_wait(Q_FULL + 8 * WG, loaded % 2);
                 gpu_mbarrier_wait(DO_FULL + 8 * WG, loaded++ % 2);
-                issue_first(), issue_second();
-                work_out();
+                pass(begin);
+                if (n < past) {
+                    issue_first(), issue_second();
+                    work_out();
 #pragma unroll 1
-                while (true) {
-                    const int stage = ring.stage;
-                    ring.next();
-                    if (++n == n_past)
-                        break;
-                    issue_dq(K + stage * BYTES);
-                    issue_first();
-                    gpu_wgmma_wait<1>();
+                    while (true) {
+                        const int stage = ring.stage;
+                        ring.next();
+                        if (++n == past)
+                            break;
+                        issue_dq(K + stage * BYTES);
+                        issue_first();
+                        gpu_wgmma_wait<1>();
+                        gpu_wgmma_settle(dq);
+                        gpu_wgmma_settle(pairs);
+                        wgmma_leave(K_EMPTY + 8 * stage);
+                        issue_second();
+                        work_out();
+                    }
+                    wgmma_leave(Q_EMPTY + 8 * WG);
+                    issue_dq(K + (ring.stage ^ 1) * BYTES);
+                    gpu_wgmma_wait<0>();
                     gpu_wgmma_settle(dq);
                     gpu_wgmma_settle(pairs);
-                    wgmma_leave(K_EMPTY + 8 * stage);
-                    issue_second();
-                    work_out();
-                }
-                wgmma_leave(Q_EMPTY + 8 * WG);
-                issue_dq(K + (ring.stage ^ 1) * BYTES);
-                gpu_wgmma_wait<0>();
-                gpu_wgmma_settle(dq);
-                gpu_wgmma_settle(pairs);
-                wgmma_leave(K_EMPTY + 8 * (ring.stage ^ 1));
+                    wgmma_leave(K_EMPTY + 8 * (ring.stage ^ 1));
+                } else
+                    wgmma_leave(Q_EMPTY + 8 * WG);
+                pass(n_past);
             }
             const gpu_rows<E> out(gpu_rows<E>(p.dq, w.q_batch, w.head).from(w.q_row));
             const float factor = wgmma_lowered<E>((float)p.forward.softmax_scale);
