@@ -112,11 +112,11 @@ static size_t place(const gpu_device *device, const kiln_attention_problem *p, g
     a->n_tiles = attention_ceil(p->seqlen_k, keys);
     a->group = p->heads / p->heads_k, a->parts = 1;
     a->works = p->heads_k * (packed_k ? p->total_k / keys + p->batch : p->batch * a->n_tiles);
-    /* Few items, and with a mask of unlike lengths; or a KV head of which the L2 holds little: at the diagonal its blocks are at different
-     * rows, and those of four parts at a quarter as many. In order they would wait for each other. */
-    const bool far = p->masked && !is_wide(p) && !(p->flags & KILN_FLAG_DETERMINISTIC) &&
-                     p->seqlen_q * a->group * head_size(p) * 8 > 3 * device->l2_bytes;
-    while ((2 * a->works < 3 * device->units || (far && a->parts < 4)) && a->group % 2 == 0)
+    /* Few items, and with a mask of unlike lengths; or a KV head's queries are more than the L2 holds: at the diagonal its blocks are at
+     * different rows, and those of a part at fewer. In order they would wait for each other. */
+    const bool far = p->masked && !is_wide(p) && !(p->flags & KILN_FLAG_DETERMINISTIC);
+    while (a->group % 2 == 0 && (2 * a->works < 3 * device->units ||
+                                 (far && a->parts < 4 && p->seqlen_q * a->group * head_size(p) * 8 > device->l2_bytes)))
         a->group /= 2, a->parts *= 2, a->works *= 2;
     a->q_room = packed_q ? p->total_q / rows + p->batch : p->batch * a->m_tiles;
     const int64_t of_q = p->heads * a->q_room * rows;
