@@ -10,8 +10,9 @@ target_compile_options(kiln_flags INTERFACE -Wall -Wextra -Wshadow -Wstrict-prot
     $<$<BOOL:${KILN_WERROR}>:-Werror>
     $<$<NOT:$<BOOL:${KILN_HAVE_OPENMP}>>:-Wno-unknown-pragmas>) # -Wall names every omp pragma of a build without OpenMP
 target_compile_definitions(kiln_flags INTERFACE _POSIX_C_SOURCE=200809L _DEFAULT_SOURCE)
-if(KILN_SANITIZE)
-    target_compile_options(kiln_flags INTERFACE -fsanitize=${KILN_SANITIZE} -fno-sanitize-recover=all
+if(KILN_SANITIZE) # all but targets with the property KILN_UNSANITIZED
+    target_compile_options(kiln_flags INTERFACE
+        $<$<NOT:$<BOOL:$<TARGET_PROPERTY:KILN_UNSANITIZED>>>:-fsanitize=${KILN_SANITIZE}> -fno-sanitize-recover=all
         -fno-omit-frame-pointer -g)
     target_link_options(kiln_flags INTERFACE -fsanitize=${KILN_SANITIZE})
 endif()
