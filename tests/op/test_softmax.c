@@ -55,6 +55,9 @@ START_TEST(forward)
 {
     test_softmax *s = test_softmax_new(KILN_OP_SOFTMAX_FORWARD, &cases[_i % CASES]);
     const char *algorithm = test_softmax_algorithms[_i / CASES];
+    /* Slow backends: what is not small on every second rung, in turn; each feature has neighbours in the table. */
+    if ((_i % CASES + _i / CASES) % 2 && test_left_out(20. * (double)s->in->count))
+        return;
     kiln_status status = test_softmax_run(s, test_context(), algorithm);
     TEST_REQUIRE(status == KILN_OK || algorithm || !test_on_cpu(), "auto refuses a plain softmax");
 }
@@ -125,7 +128,8 @@ START_TEST(equal_bits)
         return;
     unsigned char *first = test_alloc(s->out->bytes);
     memcpy(first, s->out->got, s->out->bytes);
-    for (int32_t threads = 1; threads <= 8; threads++) {
+    const int32_t step = test_is_slow_backend() ? 9 : 1; /* emulated devices have no threads */
+    for (int32_t threads = 1; threads <= 8; threads += step) {
         ck_assert_int_eq(test_softmax_run(s, test_context_threads(threads), algorithm), KILN_OK);
         TEST_REQUIRE(memcmp(first, s->out->got, s->out->bytes) == 0, "other bits with %d threads", threads);
     }
