@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "../support/attention.h"
+#include "../support/softmax.h"
 
 /* AddressSanitizer asks for this: an allocation that is too large returns NULL, as without it, instead of ending the test. */
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
@@ -177,7 +178,21 @@ static void pool_for(void *user, int32_t count, void (*body)(void *arg, int32_t 
         body(arg, p->backwards ? count - 1 - i : i);
 }
 
-/* One after another in either order, or each on a thread of its own: the pool is used, the result has the same bits. */
+/* One after another in either order, or each on a thread of its own. */
+static const pool *open_pool(int kind, int32_t threads)
+{
+    static pool p;
+    kiln_context_options options = {.struct_size = sizeof options,
+                                    .backend = "cpu",
+                                    .max_threads = threads,
+                                    .parallel_for = pool_for,
+                                    .parallel_for_user = &p};
+    p = (pool){.backwards = kind == 1, .threaded = kind == 2};
+    ck_assert_int_eq(kiln_context_create(&context, &options), KILN_OK);
+    return &p;
+}
+
+/* The pool is used, the result has the same bits. */
 START_TEST(parallel_for)
 {
     test_attention *a = test_attention_new(&(attention_case){
@@ -186,18 +201,30 @@ START_TEST(parallel_for)
     unsigned char *right = test_alloc(a->o->bytes);
     memcpy(right, a->o->got, a->o->bytes);
     for (int kind = 0; kind < 3; kind++) {
-        pool p = {.backwards = kind == 1, .threaded = kind == 2};
         char why[256];
-        kiln_context_options options = {.struct_size = sizeof options,
-                                        .backend = "cpu",
-                                        .max_threads = 4,
-                                        .parallel_for = pool_for,
-                                        .parallel_for_user = &p};
-        ck_assert_int_eq(kiln_context_create(&context, &options), KILN_OK);
+        const pool *p = open_pool(kind, 4);
         ck_assert_int_eq(test_attention_run(a, context, NULL, why, sizeof why), KILN_OK);
-        ck_assert_int_ge(p.calls, 1);
-        ck_assert_int_ge(p.bodies, 2);
+        ck_assert_int_ge(p->calls, 1);
+        ck_assert_int_ge(p->bodies, 2);
         ck_assert_int_eq(memcmp(right, a->o->got, a->o->bytes), 0);
+        destroy();
+    }
+}
+END_TEST
+
+/* Rows that all workers share, where a second cache of half a megabyte and more does not hold one: nobody may wait for whom the pool has
+ * not called yet. */
+START_TEST(shared_rows)
+{
+    test_softmax *s = test_softmax_new(KILN_OP_SOFTMAX_FORWARD, &(softmax_case){.rank = 2, .shape = {7, 300001}});
+    ck_assert_int_eq(test_softmax_run(s, test_context_threads(1), "online"), KILN_OK);
+    unsigned char *right = test_alloc(s->out->bytes);
+    memcpy(right, s->out->got, s->out->bytes);
+    for (int kind = 0; kind < 3; kind++) {
+        const pool *p = open_pool(kind, 16);
+        ck_assert_int_eq(test_softmax_run(s, context, "online"), KILN_OK);
+        ck_assert_int_ge(p->bodies, 2);
+        ck_assert_int_eq(memcmp(right, s->out->got, s->out->bytes), 0);
         destroy();
     }
 }
@@ -295,6 +322,7 @@ int main(void)
     tcase_add_test(t, info_sizes);
     tcase_add_test(t, log_levels);
     tcase_add_test(t, parallel_for);
+    tcase_add_test(t, shared_rows);
     tcase_add_test(t, memory);
     tcase_add_test(t, streams_and_events);
     tcase_add_test(t, concurrent_creation);
