@@ -114,7 +114,8 @@ static size_t place(const gpu_device *device, const kiln_attention_problem *p, g
     a->works = p->heads_k * (packed_k ? p->total_k / keys + p->batch : p->batch * a->n_tiles);
     /* Few items, and with a mask of unlike lengths; or a KV head's queries are more than the L2 holds: at the diagonal its blocks are at
      * different rows, and those of a part at fewer. In order they would wait for each other. */
-    const bool far = p->masked && !is_wide(p) && !(p->flags & KILN_FLAG_DETERMINISTIC);
+    const bool far = p->masked && (p->window_left == KILN_UNBOUNDED || p->window_right == KILN_UNBOUNDED) &&
+                     !is_wide(p) && !(p->flags & KILN_FLAG_DETERMINISTIC);
     while (a->group % 2 == 0 && (2 * a->works < 3 * device->units ||
                                  (far && a->parts < 4 && p->seqlen_q * a->group * head_size(p) * 8 > device->l2_bytes)))
         a->group /= 2, a->parts *= 2, a->works *= 2;
