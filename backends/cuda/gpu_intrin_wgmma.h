@@ -424,7 +424,8 @@ GPU_FN void gpu_transpose_quad(uint32_t (&w)[4])
     }
 }
 // A kernel launched by gpu_launch_chained() may have begun while the one before it runs: what that one writes is there after the
-// wait, and nothing may be written before. The one before says by gpu_chain_go() that it would be of use.
+// wait, and nothing may be written before. The one before says by gpu_chain_go() that it would be of use. A wave waits as soon as one of
+// its lanes does.
 GPU_FN void gpu_chain_wait()
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");
