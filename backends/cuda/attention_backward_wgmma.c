@@ -46,6 +46,12 @@ static bool is_wide(const kiln_attention_problem *p)
     return head_size(p) > 128;
 }
 
+/* Bytes of a row that the L2 is to hold: Q, dO and, in fp32, the sums of dQ; where that is a pass of its own Q and dO, or K and V. */
+static int64_t row_bytes(const kiln_attention_problem *p)
+{
+    return head_size(p) * (is_wide(p) ? 4 : 8);
+}
+
 /* Whether the items of the first keys put their part of dQ there, for the others to add to, so that nobody writes zeros and memory is not
  * read for the first sum. Packed items come in another order. */
 static bool is_put(const kiln_attention_problem *p)
@@ -117,7 +123,7 @@ static size_t place(const gpu_device *device, const kiln_attention_problem *p, g
     const bool far = p->masked && (p->window_left == KILN_UNBOUNDED || p->window_right == KILN_UNBOUNDED) &&
                      !is_wide(p) && !(p->flags & KILN_FLAG_DETERMINISTIC);
     while (a->group % 2 == 0 && (2 * a->works < 3 * device->units ||
-                                 (far && a->parts < 4 && p->seqlen_q * a->group * head_size(p) * 8 > device->l2_bytes)))
+                                 (far && a->parts < 4 && p->seqlen_q * a->group * row_bytes(p) > device->l2_bytes)))
         a->group /= 2, a->parts *= 2, a->works *= 2;
     a->q_room = packed_q ? p->total_q / rows + p->batch : p->batch * a->m_tiles;
     const int64_t of_q = p->heads * a->q_room * rows;
@@ -190,13 +196,12 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
      * device busy, else the long items of the next one begin when others have little left; more so where one KV head's queries
      * are too many anyway: fewer blocks a head are less far apart. In order they would wait for each other. Wide, K, V and what is
      * written pass through the L2 at the same time. */
-    const int64_t row_bytes = head_size(p) * (wide ? 4 : 8), group = p->heads / p->heads_k;
-    const int64_t per_head = p->seqlen_q * row_bytes * group;
+    const int64_t group = p->heads / p->heads_k, per_head = p->seqlen_q * row_bytes(p) * group;
     const int64_t room = device->l2_bytes * (wide ? 1 : 2) / 3;
     const int64_t busy = a.turn ? 0 : device->units * (per_head > 2 * device->l2_bytes ? 4 : 1);
     const int64_t items_of_head = a.n_tiles * a.parts;
     /* Heads of a group row by row where it takes many of them to fill the L2, else one after the other. */
-    a.rows_outside = !wide && a.group > 1 && !a.turn && p->seqlen_q * row_bytes <= device->l2_bytes / 5;
+    a.rows_outside = !wide && a.group > 1 && !a.turn && p->seqlen_q * row_bytes(p) <= device->l2_bytes / 5;
     for (a.section = 1;
          a.section < p->batch * p->heads_k && (2 * a.section * per_head <= room || a.section * items_of_head < busy);)
         a.section *= 2;
@@ -209,7 +214,7 @@ static kiln_status run(const gpu_device *device, const kiln_problem *problem, vo
         a.section = apart;
     /* Likewise K and V, which the heads of a group share. */
     for (a.rows_section = group;
-         a.rows_section < p->batch * p->heads && (2 * a.rows_section / group * p->seqlen_k * row_bytes <= room ||
+         a.rows_section < p->batch * p->heads && (2 * a.rows_section / group * p->seqlen_k * row_bytes(p) <= room ||
                                                   a.rows_section * ((a.m_tiles + 1) / 2) < device->units);)
         a.rows_section *= 2;
     const int64_t of_q = p->heads * a.q_room,

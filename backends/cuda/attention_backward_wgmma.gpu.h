@@ -25,8 +25,8 @@
 //
 // No item waits for one that is given out later.
 //
-// Where there are few keys for many query heads, several items share a KV head's keys, each for a part of its heads; their dK and dV
-// go to memory in fp32, and `finish` adds them up.
+// Where there are few keys for many query heads, or more of their rows than the L2 holds, several items share a KV head's keys, each for
+// a part of its heads; their dK and dV go to memory in fp32, and `finish` adds them up.
 //
 // P and dS are larger by 2^LIFT, which the scales of dv, dk and dq take back. fp16: what rounds to 0 is then below 2^-(25 + LIFT),
 // and dS may reach 2^(16 - LIFT): what is beyond becomes infinite, and is done again by fp32 arithmetic. bf16: additions to memory
